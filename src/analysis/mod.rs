@@ -1,0 +1,1 @@
+//! Facts about order: hazards, liveness, reachability. The graph library stays in here.

@@ -1,0 +1,1 @@
+//! Comparing plans honestly: interleaved, checked, with a noise floor.

@@ -1,0 +1,1 @@
+//! The Rust API for declaring programs.

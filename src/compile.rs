@@ -1,0 +1,1 @@
+//! The ordered pipeline: from a declared program to a plan.

@@ -1,0 +1,1 @@
+//! The driver layer: every line of unsafe code. It knows nothing of programs and plans.

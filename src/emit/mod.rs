@@ -1,0 +1,1 @@
+//! Emission: a plan becomes CUDA graphs through the explicit node calls.

@@ -1,0 +1,78 @@
+//! Where each part of a program was written: a side table, so that programs compare by content alone.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+
+use crate::entity::{BufferId, GroupId, NodeId, PhaseId, ScalarId, StepId};
+
+/// A place in the user's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Not known.
+    #[default]
+    Unknown,
+    /// A line of Rust.
+    Code(&'static Location<'static>),
+    /// Bytes `start .. end` of a spec.
+    Spec {
+        /// The first byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown place"),
+            Self::Code(location) => write!(f, "{}:{}", location.file(), location.line()),
+            Self::Spec { start, end } => write!(f, "bytes {start}..{end}"),
+        }
+    }
+}
+
+/// A part of a program that has a place of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Item {
+    /// The program as a whole.
+    Program,
+    /// A buffer's declaration.
+    Buffer(BufferId),
+    /// A group's declaration.
+    Group(GroupId),
+    /// A scalar's declaration.
+    Scalar(ScalarId),
+    /// A step.
+    Step(StepId),
+    /// A phase.
+    Phase(StepId, PhaseId),
+    /// A node.
+    Node(StepId, NodeId),
+    /// A part of a node: an argument of a kernel by its name, or `a`, `b`, `c`, `d`, `epilogue`, `expr`, `finish`, `axes`,
+    /// `from`, `to`, `after`, `condition`, `index`, `until`, or `out` followed by the store's number.
+    Part(StepId, NodeId, String),
+}
+
+/// The places of a program's parts.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    known: HashMap<Item, Origin>,
+}
+
+impl Origins {
+    /// Notes where a part was written.
+    pub fn set(&mut self, item: Item, origin: Origin) {
+        self.known.insert(item, origin);
+    }
+
+    /// Where a part was written; a part of a node that has no place of its own has the node's.
+    pub fn get(&self, item: &Item) -> Origin {
+        match (self.known.get(item), item) {
+            (Some(&origin), _) => origin,
+            (None, Item::Part(step, node, _)) => self.known.get(&Item::Node(*step, *node)).copied().unwrap_or_default(),
+            (None, _) => Origin::Unknown,
+        }
+    }
+}

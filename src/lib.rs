@@ -1,0 +1,19 @@
+//! Declare GPU training steps as typed graphs, and run them as CUDA graphs.
+
+pub mod analysis;
+pub mod bench;
+pub mod builder;
+pub mod codegen;
+pub mod compile;
+pub mod cuda;
+pub mod emit;
+pub mod entity;
+pub mod handle;
+pub mod host;
+pub mod ir;
+pub mod kernel;
+pub mod pass;
+pub mod plan;
+pub mod runtime;
+pub mod spec;
+pub mod valid;

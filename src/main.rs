@@ -1,0 +1,3 @@
+//! The command line: arguments, exit codes, printing; no logic.
+
+fn main() {}

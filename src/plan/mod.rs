@@ -1,0 +1,7 @@
+//! Planning: decides launches, order and memory. Pure data in and out: no CUDA call, no pointer, the same bytes every time.
+
+mod options;
+mod types;
+
+pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Schedule, Target, Tuning};
+pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Hazard, Placement, Region, StepPlan, Unit, Work};

@@ -1,0 +1,1 @@
+//! Running plans: sessions, tickets, the inbox.

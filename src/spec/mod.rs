@@ -1,0 +1,1 @@
+//! Specs: programs as TOML, in and out.
