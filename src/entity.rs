@@ -3,6 +3,8 @@
 //! Every thing in a program or a plan is named by a small id that only fits its own map, so that a node id cannot
 //! index a buffer table. Ids are meaningful only together with the program that made them.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use cranelift_entity::entity_impl;
 pub use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 
@@ -34,4 +36,16 @@ ids! {
     ValueId = "v";
     /// A unit (one launch) of a plan.
     UnitId = "unit";
+}
+
+/// Identifies the program that made an id or a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramTag(u32);
+
+impl ProgramTag {
+    /// A tag that no other program of this process has.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }

@@ -3,22 +3,10 @@
 //! A handle is `Copy` and remembers which program made it; a foreign one is an error when the program is built.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use crate::entity::ProgramTag;
 use crate::entity::{GroupId, ScalarId};
 use crate::ir::{Element, ScalarElement, View};
-
-/// Identifies the program that made a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProgramTag(u32);
-
-impl ProgramTag {
-    /// A tag that no other program of this process has.
-    pub fn fresh() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// What a [`Tensor`] names.
 #[derive(Clone, Copy, Debug, PartialEq)]

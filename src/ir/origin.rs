@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use crate::entity::{BufferId, GroupId, NodeId, PhaseId, ScalarId, StepId};
+use crate::entity::{BufferId, GroupId, NodeId, PhaseId, ProgramTag, ScalarId, StepId};
 
 /// A place in the user's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -55,13 +55,24 @@ pub enum Item {
     Part(StepId, NodeId, String),
 }
 
-/// The places of a program's parts.
+/// The places of a program's parts, and whose handles name them.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     known: HashMap<Item, Origin>,
+    tag: Option<ProgramTag>,
 }
 
 impl Origins {
+    /// No place known yet, for a program whose handles carry `tag`.
+    pub fn of(tag: ProgramTag) -> Self {
+        Self { tag: Some(tag), ..Self::default() }
+    }
+
+    /// The tag that the program's handles carry; `None` where no handles were made, as for a spec.
+    pub fn tag(&self) -> Option<ProgramTag> {
+        self.tag
+    }
+
     /// Notes where a part was written.
     pub fn set(&mut self, item: Item, origin: Origin) {
         self.known.insert(item, origin);
