@@ -1,0 +1,94 @@
+//! What a session asks of a device: memory by placement, launches by plan, completion by launch.
+//!
+//! A backend is opened over all plans of a session and owns their memory and executables until it is dropped. It knows
+//! regions and plans; it never sees names, handles or values. The session keeps the host's image of the inbox and every rule
+//! that a user can break, so a backend's errors are failures of the device or of the program's own promises.
+//!
+//! The host backend is in `host.rs`, the CUDA backend in `cuda.rs`. The latter offers
+//! `open(ordinal, plans, options) -> Result<Box<dyn Backend>, RuntimeError>`.
+//!
+//! Contract
+//! - [`Region::Persistent`], [`Region::Output`] and [`Region::Inbox`] are laid out alike in every plan; [`Region::Scratch`] is
+//!   one piece of the largest plan's size that all plans use in turn. Fresh memory is zero.
+//! - Launches run in the order in which they were made; a [`Completion`] done means that all earlier ones are.
+//! - Nothing but [`Backend::launch`] and [`Backend::is_done`] is called in the steady state.
+//!
+//! [`Region::Persistent`]: crate::plan::Region::Persistent
+//! [`Region::Output`]: crate::plan::Region::Output
+//! [`Region::Inbox`]: crate::plan::Region::Inbox
+//! [`Region::Scratch`]: crate::plan::Region::Scratch
+
+use std::sync::Arc;
+
+use super::error::RuntimeError;
+use crate::plan::Placement;
+
+/// Names one launch of a session: the first is 1, each later one is larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Completion(pub(crate) u64);
+
+/// A device that runs plans.
+pub(crate) trait Backend {
+    /// The device's name and what drives it, for reports: `host`, `cuda:0 NVIDIA H200`.
+    fn device(&self) -> String;
+
+    /// Writes bytes after all launches so far, and returns when the source may be reused. Never called for the inbox.
+    fn upload(&mut self, to: Placement, bytes: &[u8]) -> Result<(), RuntimeError>;
+
+    /// Reads bytes as they are after all launches so far. `into` is as long as the placement.
+    fn download(&mut self, from: Placement, into: &mut [u8]) -> Result<(), RuntimeError>;
+
+    /// Launches the plan of this index in the list that the backend was opened with.
+    ///
+    /// `inbox` is the whole region, where it has changed since the last launch; the bytes may be reused on return.
+    fn launch(&mut self, plan: usize, inbox: Option<&[u8]>) -> Result<Completion, RuntimeError>;
+
+    /// Whether a launch has finished; never blocks. A fault on the device is an error here, or in `wait`.
+    fn is_done(&mut self, launch: Completion) -> Result<bool, RuntimeError>;
+
+    /// Returns when a launch has finished; waits for nothing that was launched later.
+    fn wait(&mut self, launch: Completion) -> Result<(), RuntimeError>;
+
+    /// The cell that ends loops: while it is not 0, no `While` starts another iteration.
+    fn stop_cell(&self) -> Arc<dyn StopCell>;
+
+    /// What one plan became on the device.
+    fn emitted(&self, plan: usize) -> Emitted;
+
+    /// The raw handles of the device, where it has any.
+    fn raw(&self, _plan: usize) -> Option<RawHandles> {
+        None
+    }
+}
+
+/// A `u32` that loops read between iterations, possibly while they run on another thread or device.
+pub(crate) trait StopCell: Send + Sync {
+    /// Sets the cell.
+    fn set(&self, stop: bool);
+}
+
+/// What one plan became: how much is launched per step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Emitted {
+    /// CUDA graphs; 0 where nodes are launched one by one, and on the host.
+    pub graphs: usize,
+    /// Nodes of all graphs, those of bodies and those harvested from libraries included.
+    pub nodes: usize,
+    /// Dependency edges of all graphs.
+    pub edges: usize,
+    /// Calls that start work on the device, per launch of the step, without the inbox copy.
+    pub launches: usize,
+}
+
+/// Driver handles of a session, as the driver's C interface passes them. Valid as long as the session.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RawHandles {
+    /// `CUcontext`.
+    pub context: usize,
+    /// `CUstream` that launches go to.
+    pub stream: usize,
+    /// `CUgraphExec` of each graph, in launch order; empty where nodes are launched one by one.
+    pub graph_execs: Vec<usize>,
+    /// Device address of each region, in the order of [`crate::plan::Region::ALL`].
+    pub regions: [u64; 4],
+}
