@@ -2,4 +2,4 @@
 
 mod schedule;
 
-pub use schedule::{ReduceSchedule, map_launch, reduce_schedule};
+pub use schedule::{ReduceSchedule, map_launch, reduce_schedule, workspace_bytes};

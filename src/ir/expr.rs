@@ -129,9 +129,9 @@ pub enum BinaryOp {
     Div,
     /// The remainder of [`BinaryOp::Div`] with the sign of a; 0 where b is 0.
     Rem,
-    /// The smaller one; NaN if either is NaN.
+    /// The smaller one, a where they are equal (so also for zeros of either sign); NaN if either is NaN.
     Min,
-    /// The larger one; NaN if either is NaN.
+    /// The larger one, a where they are equal (so also for zeros of either sign); NaN if either is NaN.
     Max,
     /// aᵇ. Floats only.
     Pow,

@@ -15,6 +15,7 @@ mod origin;
 mod program;
 mod scalar;
 mod shape;
+mod value_types;
 
 pub use access::{Access, AccessMode, Resource, node_accesses, subtree_accesses};
 pub use buffer::{Buffer, GROUP_ALIGN, Group, Init, Role};
@@ -31,3 +32,4 @@ pub use origin::{Item, Origin, Origins};
 pub use program::{Phase, Program, Step, Symbol};
 pub use scalar::{Scalar, Writer};
 pub use shape::{AxisRange, MAX_ELEMENTS, MAX_RANK, Shape, View};
+pub use value_types::value_types;
