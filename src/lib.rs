@@ -17,3 +17,5 @@ pub mod plan;
 pub mod runtime;
 pub mod spec;
 pub mod valid;
+
+pub use builder::Builder;

@@ -150,7 +150,7 @@ pub trait Element: sealed::Sealed + bytemuck::Pod + fmt::Debug + Send + Sync {
 }
 
 /// A Rust type that a scalar cell or a constant can hold.
-pub trait ScalarElement: Element {
+pub trait ScalarElement: Element<Value = Self> {
     /// The constant with this value.
     fn to_const(self) -> ConstValue;
     /// The value with these 32 bits.

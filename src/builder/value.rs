@@ -1,0 +1,626 @@
+//! Values inside expressions, with the operators that users expect.
+//!
+//! A [`Val`] is cheap to clone. Tensors, scalars and numbers turn into values where an operator needs one; a tensor
+//! stands for its element at the present place of the index space, broadcast as in NumPy (right-aligned, extents of 1 stretch).
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
+use std::rc::Rc;
+
+use super::core::Core;
+use crate::entity::ValueId;
+use crate::handle::{Place, ProgramTag, Scalar, Tensor};
+use crate::ir::{
+    BinaryOp, CompareOp, ConstValue, Element, ExprBuilder, ExprOp, IndexTerm, Origin, ProgramError, ScalarElement,
+    Shape, UnaryOp, ValueType, View,
+};
+
+/// A value of an expression: `T` is `f32`, `i32`, `u32` or `bool`.
+pub struct Val<T> {
+    node: Rc<Node>,
+    kind: PhantomData<T>,
+}
+
+impl<T> Clone for Val<T> {
+    fn clone(&self) -> Self {
+        Self::of(Rc::clone(&self.node))
+    }
+}
+
+impl<T> std::fmt::Debug for Val<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.node)
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Node {
+    Const(ConstValue),
+    Index(u8),
+    Scalar(ProgramTag, crate::entity::ScalarId),
+    /// Without an index the load broadcasts.
+    Load {
+        tag: ProgramTag,
+        place: Place,
+        index: Option<Vec<Ix>>,
+    },
+    Acc,
+    Unary(UnaryOp, Rc<Node>),
+    Binary(BinaryOp, Rc<Node>, Rc<Node>),
+    Compare(CompareOp, Rc<Node>, Rc<Node>),
+    Select(Rc<Node>, Rc<Node>, Rc<Node>),
+    Cast(ValueType, Rc<Node>),
+    Philox {
+        key: Rc<Node>,
+        counter: Rc<Node>,
+        element: Rc<Node>,
+        stream: u32,
+        word: u8,
+    },
+    /// The element's linear index in the index space.
+    Linear,
+}
+
+/// Where a load or scattered store goes along one axis.
+#[derive(Clone, Debug)]
+pub enum Ix {
+    /// The element's own coordinate along this axis of the index space.
+    Axis(u8),
+    /// A fixed place.
+    Fixed(u32),
+    /// A computed place.
+    Value(Val<u32>),
+}
+
+impl From<u32> for Ix {
+    fn from(place: u32) -> Self {
+        Self::Fixed(place)
+    }
+}
+
+impl From<Val<u32>> for Ix {
+    fn from(place: Val<u32>) -> Self {
+        Self::Value(place)
+    }
+}
+
+impl From<&Val<u32>> for Ix {
+    fn from(place: &Val<u32>) -> Self {
+        Self::Value(place.clone())
+    }
+}
+
+/// The coordinate along an axis of the index space, as an index.
+pub const fn axis(axis: u8) -> Ix {
+    Ix::Axis(axis)
+}
+
+/// What can stand as a value of type `T` in an expression.
+pub trait IntoVal<T> {
+    /// The value.
+    fn into_val(self) -> Val<T>;
+}
+
+impl<T> IntoVal<T> for Val<T> {
+    fn into_val(self) -> Val<T> {
+        self
+    }
+}
+
+impl<T> IntoVal<T> for &Val<T> {
+    fn into_val(self) -> Val<T> {
+        self.clone()
+    }
+}
+
+impl<E: Element> IntoVal<E::Value> for Tensor<E> {
+    fn into_val(self) -> Val<E::Value> {
+        Val::new(Node::Load { tag: self.tag, place: self.place, index: None })
+    }
+}
+
+impl<T: ScalarElement> IntoVal<T> for Scalar<T> {
+    fn into_val(self) -> Val<T> {
+        Val::new(Node::Scalar(self.tag, self.id))
+    }
+}
+
+macro_rules! literals {
+    ($($type:ty),*) => {$(
+        impl IntoVal<$type> for $type {
+            fn into_val(self) -> Val<$type> {
+                Val::new(Node::Const(self.to_const()))
+            }
+        }
+    )*};
+}
+
+literals!(f32, i32, u32);
+
+impl<T> Val<T> {
+    fn new(node: Node) -> Self {
+        Self::of(Rc::new(node))
+    }
+
+    const fn of(node: Rc<Node>) -> Self {
+        Self { node, kind: PhantomData }
+    }
+
+    fn unary<R>(&self, op: UnaryOp) -> Val<R> {
+        Val::new(Node::Unary(op, Rc::clone(&self.node)))
+    }
+
+    fn binary(&self, op: BinaryOp, other: impl IntoVal<T>) -> Self {
+        Self::new(Node::Binary(op, Rc::clone(&self.node), other.into_val().node))
+    }
+
+    fn compare(&self, op: CompareOp, other: impl IntoVal<T>) -> Val<bool> {
+        Val::new(Node::Compare(op, Rc::clone(&self.node), other.into_val().node))
+    }
+
+    fn cast<R>(&self, to: ValueType) -> Val<R> {
+        Val::new(Node::Cast(to, Rc::clone(&self.node)))
+    }
+
+    /// The value that the surrounding node computed.
+    pub(super) fn acc() -> Self {
+        Self::new(Node::Acc)
+    }
+
+    pub(super) fn node(&self) -> &Rc<Node> {
+        &self.node
+    }
+
+    /// Whether both are equal.
+    pub fn equal(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Eq, other)
+    }
+
+    /// Whether both differ.
+    pub fn not_equal(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Ne, other)
+    }
+}
+
+impl<T: ScalarElement> Val<T> {
+    /// Whether this is below the other.
+    pub fn below(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Lt, other)
+    }
+
+    /// Whether this is at most the other.
+    pub fn at_most(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Le, other)
+    }
+
+    /// Whether this is above the other.
+    pub fn above(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Gt, other)
+    }
+
+    /// Whether this is at least the other.
+    pub fn at_least(&self, other: impl IntoVal<T>) -> Val<bool> {
+        self.compare(CompareOp::Ge, other)
+    }
+
+    /// The smaller of both; NaN if either is.
+    #[must_use]
+    pub fn min(&self, other: impl IntoVal<T>) -> Self {
+        self.binary(BinaryOp::Min, other)
+    }
+
+    /// The larger of both; NaN if either is.
+    #[must_use]
+    pub fn max(&self, other: impl IntoVal<T>) -> Self {
+        self.binary(BinaryOp::Max, other)
+    }
+
+    /// The absolute value.
+    #[must_use]
+    pub fn abs(&self) -> Self {
+        self.unary(UnaryOp::Abs)
+    }
+
+    /// The value as `f32`.
+    pub fn to_f32(&self) -> Val<f32> {
+        self.cast(ValueType::F32)
+    }
+
+    /// The value as `i32`: rounded towards zero, saturating.
+    pub fn to_i32(&self) -> Val<i32> {
+        self.cast(ValueType::I32)
+    }
+
+    /// The value as `u32`: rounded towards zero, saturating.
+    pub fn to_u32(&self) -> Val<u32> {
+        self.cast(ValueType::U32)
+    }
+}
+
+macro_rules! float_functions {
+    ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => {
+        impl Val<f32> {$(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(&self) -> Self {
+                self.unary(UnaryOp::$op)
+            }
+        )*}
+    };
+}
+
+float_functions! {
+    /// eˣ.
+    exp = Exp;
+    /// ln x.
+    log = Log;
+    /// eˣ - 1, accurate near 0.
+    expm1 = Expm1;
+    /// ln(1 + x), accurate near 0.
+    log1p = Log1p;
+    /// √x.
+    sqrt = Sqrt;
+    /// tanh x.
+    tanh = Tanh;
+    /// 1 / (1 + e⁻ˣ).
+    sigmoid = Sigmoid;
+    /// x where x > 0, else 0.
+    relu = Relu;
+    /// sin x, x in radians.
+    sin = Sin;
+    /// cos x, x in radians.
+    cos = Cos;
+    /// The largest integer not above x.
+    floor = Floor;
+}
+
+impl Val<f32> {
+    /// Whether the value is neither NaN nor infinite.
+    pub fn is_finite(&self) -> Val<bool> {
+        self.unary(UnaryOp::IsFinite)
+    }
+
+    /// The value to this power.
+    #[must_use]
+    pub fn pow(&self, exponent: impl IntoVal<f32>) -> Self {
+        self.binary(BinaryOp::Pow, exponent)
+    }
+}
+
+impl Val<bool> {
+    /// `if_true` where this holds, else `if_false`.
+    pub fn select<T>(&self, if_true: impl IntoVal<T>, if_false: impl IntoVal<T>) -> Val<T> {
+        Val::new(Node::Select(Rc::clone(&self.node), if_true.into_val().node, if_false.into_val().node))
+    }
+
+    /// 1 where this holds, else 0.
+    pub fn to_f32(&self) -> Val<f32> {
+        self.cast(ValueType::F32)
+    }
+
+    /// 1 where this holds, else 0.
+    pub fn to_u32(&self) -> Val<u32> {
+        self.cast(ValueType::U32)
+    }
+}
+
+impl Val<u32> {
+    /// The element's coordinate along an axis of the index space.
+    pub fn index(axis: u8) -> Self {
+        Self::new(Node::Index(axis))
+    }
+}
+
+/// One word of Philox-4x32-10; see [`ExprOp::Philox`] for the key and counter.
+///
+/// `word` is taken modulo 4.
+pub fn philox(
+    key: impl IntoVal<u32>,
+    counter: impl IntoVal<u32>,
+    element: impl IntoVal<u32>,
+    stream: u32,
+    word: u8,
+) -> Val<u32> {
+    Val::new(Node::Philox {
+        key: key.into_val().node,
+        counter: counter.into_val().node,
+        element: element.into_val().node,
+        stream,
+        word: word % 4,
+    })
+}
+
+/// A uniform number in [0, 1) for every element of the index space: the top 24 bits of a Philox word times 2⁻²⁴.
+pub fn uniform(key: impl IntoVal<u32>, counter: impl IntoVal<u32>, stream: u32) -> Val<f32> {
+    unit(&philox(key, counter, Val::new(Node::Linear), stream, 0))
+}
+
+/// A standard normal number for every element of the index space, by Box and Muller (1958) from two Philox words.
+pub fn normal(key: impl IntoVal<u32>, counter: impl IntoVal<u32>, stream: u32) -> Val<f32> {
+    let (key, counter) = (key.into_val(), counter.into_val());
+    let word = |word| philox(&key, &counter, Val::new(Node::Linear), stream, word);
+    let radius = ((1.0f32 - unit(&word(0))).log() * -2.0f32).sqrt();
+    radius * (unit(&word(1)) * std::f32::consts::TAU).cos()
+}
+
+/// The top 24 bits of a word as a number in [0, 1).
+fn unit(word: &Val<u32>) -> Val<f32> {
+    const TWO_TO_MINUS_24: f32 = 1.0 / 16_777_216.0;
+    (word.clone() >> 8u32).to_f32() * TWO_TO_MINUS_24
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:ident [$($number:ty),*];)*) => {$(
+        impl<T, R: IntoVal<T>> $trait<R> for Val<T> {
+            type Output = Val<T>;
+            fn $method(self, other: R) -> Val<T> {
+                self.binary(BinaryOp::$op, other)
+            }
+        }
+
+        impl<T, R: IntoVal<T>> $trait<R> for &Val<T> {
+            type Output = Val<T>;
+            fn $method(self, other: R) -> Val<T> {
+                self.binary(BinaryOp::$op, other)
+            }
+        }
+
+        impl<E: Element, R: IntoVal<E::Value>> $trait<R> for Tensor<E> {
+            type Output = Val<E::Value>;
+            fn $method(self, other: R) -> Val<E::Value> {
+                self.into_val().binary(BinaryOp::$op, other)
+            }
+        }
+
+        impl<T: ScalarElement, R: IntoVal<T>> $trait<R> for Scalar<T> {
+            type Output = Val<T>;
+            fn $method(self, other: R) -> Val<T> {
+                self.into_val().binary(BinaryOp::$op, other)
+            }
+        }
+
+        $(operators!(@number $trait $method $op $number: Val<$number>, &Val<$number>, Tensor<$number>, Scalar<$number>);)*
+    )*};
+    (@number $trait:ident $method:ident $op:ident $number:ty: $($right:ty),*) => {$(
+        impl $trait<$right> for $number {
+            type Output = Val<$number>;
+            fn $method(self, other: $right) -> Val<$number> {
+                self.into_val().binary(BinaryOp::$op, other)
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add Add [f32, i32, u32];
+    Sub sub Sub [f32, i32, u32];
+    Mul mul Mul [f32, i32, u32];
+    Div div Div [f32, i32, u32];
+    Rem rem Rem [f32, i32, u32];
+    BitAnd bitand And [];
+    BitOr bitor Or [];
+    BitXor bitxor Xor [];
+    Shl shl Shl [];
+    Shr shr Shr [];
+}
+
+impl<T> Neg for Val<T> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        self.unary(UnaryOp::Neg)
+    }
+}
+
+impl<T> Not for Val<T> {
+    type Output = Self;
+    fn not(self) -> Self {
+        self.unary(UnaryOp::Not)
+    }
+}
+
+impl<E: Element> Tensor<E> {
+    /// The element at a computed place: one index per axis of the tensor's shape.
+    pub fn at<const N: usize>(self, index: [Ix; N]) -> Val<E::Value> {
+        Val::new(Node::Load { tag: self.tag, place: self.place, index: Some(index.to_vec()) })
+    }
+
+    /// The element at the present place, as a value.
+    pub fn val(self) -> Val<E::Value> {
+        self.into_val()
+    }
+}
+
+impl<T: ScalarElement> Scalar<T> {
+    /// The cell's present contents, as a value.
+    pub fn val(self) -> Val<T> {
+        self.into_val()
+    }
+}
+
+/// The smallest index space that broadcasts every tensor of the expressions.
+pub(super) fn space_of(roots: &[Rc<Node>]) -> Vec<u32> {
+    let mut space: Vec<u32> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut stack: Vec<&Rc<Node>> = roots.iter().collect();
+    while let Some(node) = stack.pop() {
+        if !seen.insert(Rc::as_ptr(node)) {
+            continue;
+        }
+        if let Node::Load { place: Place::View(view), index: None, .. } = &**node {
+            widen(&mut space, view.shape().dims());
+        }
+        operands(node, &mut stack);
+    }
+    space
+}
+
+fn widen(space: &mut Vec<u32>, dims: &[u32]) {
+    while space.len() < dims.len() {
+        space.insert(0, 1);
+    }
+    let skip = space.len() - dims.len();
+    for (extent, &dim) in space[skip..].iter_mut().zip(dims) {
+        *extent = (*extent).max(dim);
+    }
+}
+
+fn operands<'a>(node: &'a Node, stack: &mut Vec<&'a Rc<Node>>) {
+    match node {
+        Node::Const(_) | Node::Index(_) | Node::Scalar(..) | Node::Acc | Node::Linear => {}
+        Node::Load { index, .. } => stack.extend(index.iter().flatten().filter_map(|term| match term {
+            Ix::Value(value) => Some(&value.node),
+            Ix::Axis(_) | Ix::Fixed(_) => None,
+        })),
+        Node::Unary(_, x) | Node::Cast(_, x) => stack.push(x),
+        Node::Binary(_, a, b) | Node::Compare(_, a, b) => stack.extend([a, b]),
+        Node::Select(c, a, b) => stack.extend([c, a, b]),
+        Node::Philox { key, counter, element, .. } => stack.extend([key, counter, element]),
+    }
+}
+
+/// Turns values into operations over one index space.
+pub(super) struct Lowering<'a> {
+    pub(super) core: &'a mut Core,
+    pub(super) node: &'a str,
+    pub(super) space: Shape,
+    pub(super) origin: Origin,
+    ops: ExprBuilder,
+    known: HashMap<*const Node, ValueId>,
+}
+
+impl<'a> Lowering<'a> {
+    pub(super) fn new(core: &'a mut Core, node: &'a str, space: Shape, origin: Origin) -> Self {
+        Self { core, node, space, origin, ops: ExprBuilder::new(), known: HashMap::new() }
+    }
+
+    pub(super) fn finish(self, roots: &[ValueId]) -> crate::ir::Expr {
+        self.ops.finish(roots)
+    }
+
+    pub(super) fn lower(&mut self, node: &Rc<Node>) -> ValueId {
+        if let Some(&value) = self.known.get(&Rc::as_ptr(node)) {
+            return value;
+        }
+        let value = match &**node {
+            Node::Linear => self.linear(),
+            other => {
+                let op = self.op(other);
+                self.ops.push(op)
+            }
+        };
+        self.known.insert(Rc::as_ptr(node), value);
+        value
+    }
+
+    fn op(&mut self, node: &Node) -> ExprOp {
+        match node {
+            Node::Const(value) => ExprOp::Const(*value),
+            Node::Index(axis) => ExprOp::Index(*axis),
+            Node::Scalar(tag, id) => {
+                if self.core.own(self.node, "a scalar of the expression", *tag, self.origin) {
+                    ExprOp::Scalar(*id)
+                } else {
+                    ExprOp::Const(ConstValue::U32(0))
+                }
+            }
+            Node::Load { tag, place, index } => self.load(*tag, *place, index.as_deref()),
+            Node::Acc => ExprOp::Acc,
+            Node::Unary(op, x) => ExprOp::Unary(*op, self.lower(x)),
+            Node::Binary(op, a, b) => ExprOp::Binary(*op, self.lower(a), self.lower(b)),
+            Node::Compare(op, a, b) => ExprOp::Compare(*op, self.lower(a), self.lower(b)),
+            Node::Select(c, a, b) => {
+                ExprOp::Select { condition: self.lower(c), if_true: self.lower(a), if_false: self.lower(b) }
+            }
+            Node::Cast(to, x) => ExprOp::Cast(*to, self.lower(x)),
+            Node::Philox { key, counter, element, stream, word } => ExprOp::Philox {
+                key: self.lower(key),
+                counter: self.lower(counter),
+                element: self.lower(element),
+                stream: *stream,
+                word: *word,
+            },
+            Node::Linear => ExprOp::Index(0),
+        }
+    }
+
+    /// The row-major linear index of the element: Horner's rule over the axes.
+    fn linear(&mut self) -> ValueId {
+        let mut sum = None;
+        for (axis, &extent) in (0u8..).zip(self.space.dims().to_vec().iter()) {
+            let own = self.ops.push(ExprOp::Index(axis));
+            sum = Some(match sum {
+                None => own,
+                Some(outer) => {
+                    let extent = self.ops.push(ExprOp::Const(ConstValue::U32(extent)));
+                    let scaled = self.ops.push(ExprOp::Binary(BinaryOp::Mul, outer, extent));
+                    self.ops.push(ExprOp::Binary(BinaryOp::Add, scaled, own))
+                }
+            });
+        }
+        sum.unwrap_or_else(|| self.ops.push(ExprOp::Const(ConstValue::U32(0))))
+    }
+
+    fn load(&mut self, tag: ProgramTag, place: Place, index: Option<&[Ix]>) -> ExprOp {
+        let nothing = ExprOp::Const(ConstValue::F32(0.0));
+        if !self.core.own(self.node, "a tensor of the expression", tag, self.origin) {
+            return nothing;
+        }
+        let Place::View(view) = place else {
+            self.core.fail(
+                ProgramError::ShapeMismatch {
+                    node: self.node.into(),
+                    part: "a tensor of the expression".into(),
+                    found: "a group".into(),
+                    expected: "a buffer: a group is an argument for kernels".into(),
+                },
+                self.origin,
+            );
+            return nothing;
+        };
+        let index = match index {
+            Some(index) => self.terms(index),
+            None => self.broadcast(&view),
+        };
+        ExprOp::Load { view, index }
+    }
+
+    pub(super) fn terms(&mut self, index: &[Ix]) -> Vec<IndexTerm> {
+        let term = |term: &Ix| match term {
+            Ix::Axis(axis) => IndexTerm::Axis(*axis),
+            Ix::Fixed(place) => IndexTerm::Fixed(*place),
+            Ix::Value(value) => IndexTerm::Value(self.lower(&value.node)),
+        };
+        index.iter().map(term).collect()
+    }
+
+    fn broadcast(&mut self, view: &View) -> Vec<IndexTerm> {
+        let (shape, space) = (view.shape(), self.space);
+        let terms = broadcast_terms(&shape, &space);
+        if terms.is_none() {
+            let part = format!("`{}`", self.core.program.buffers[view.buffer].name);
+            self.core.fail(
+                ProgramError::ShapeMismatch {
+                    node: self.node.into(),
+                    part,
+                    found: shape.to_string(),
+                    expected: format!("a shape that broadcasts to {space}"),
+                },
+                self.origin,
+            );
+        }
+        terms.unwrap_or_else(|| vec![IndexTerm::Fixed(0); shape.rank()])
+    }
+}
+
+/// The index terms by which a view of this shape broadcasts over an index space, right-aligned; `None` where it does not.
+fn broadcast_terms(shape: &Shape, space: &Shape) -> Option<Vec<IndexTerm>> {
+    let skip = space.rank().checked_sub(shape.rank())?;
+    let axes = shape.dims().iter().zip(&space.dims()[skip..]).zip(skip..);
+    axes.map(|((&dim, &extent), axis)| match dim {
+        _ if dim == extent => u8::try_from(axis).ok().map(IndexTerm::Axis),
+        1 => Some(IndexTerm::Fixed(0)),
+        _ => None,
+    })
+    .collect()
+}
