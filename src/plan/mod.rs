@@ -3,5 +3,6 @@
 mod options;
 mod types;
 
+pub use crate::analysis::Hazard;
 pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Schedule, Target, Tuning};
-pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Hazard, Placement, Region, StepPlan, Unit, Work};
+pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Placement, Region, StepPlan, Unit, Work};

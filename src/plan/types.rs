@@ -3,6 +3,7 @@
 use indexmap::IndexMap;
 
 use super::options::{FusionPlan, GemmImpl, Target};
+use crate::analysis::Hazard;
 use crate::codegen::ReduceSchedule;
 use crate::entity::{BufferId, NodeId, PhaseId, PrimaryMap, ScalarId, SecondaryMap, StepId, UnitId};
 use crate::ir::{LaunchConfig, Resource};
@@ -174,28 +175,6 @@ pub enum Cause {
     },
     /// The plan runs units one after another.
     Chain,
-}
-
-/// The kinds of conflict between two accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Hazard {
-    /// Read after write.
-    Raw,
-    /// Write after read.
-    War,
-    /// Write after write.
-    Waw,
-}
-
-impl Hazard {
-    /// The kind's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "RAW",
-            Self::War => "WAR",
-            Self::Waw => "WAW",
-        }
-    }
 }
 
 /// A piece of the session's memory with its own kind of allocation.
