@@ -117,7 +117,9 @@ impl ReduceLayout {
             Self::Rows => {
                 let few = count <= 256 || (count <= 1024 && results >= 1024);
                 let lanes = most.min(if few { 32 } else { u64::from(BLOCK) });
-                (to_u32(lanes), (u64::from(BLOCK) / lanes).min(results.next_power_of_two()))
+                // Whole warps, because lanes are folded by shuffles.
+                let wanted = results.next_power_of_two().max(32u64.div_ceil(lanes));
+                (to_u32(lanes), (u64::from(BLOCK) / lanes).min(wanted))
             }
             Self::Columns => {
                 let width = results.next_power_of_two().min(COLUMN_WIDTH);
