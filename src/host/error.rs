@@ -48,4 +48,12 @@ pub enum HostError {
         /// What is wrong.
         reason: String,
     },
+    /// A unit's work is of its node's kind.
+    #[error("node `{node}` is a {kind} that the plan runs as something else: plan the step again")]
+    WrongWork {
+        /// The unit, `phase.node`.
+        node: String,
+        /// The node's kind.
+        kind: &'static str,
+    },
 }

@@ -1,0 +1,124 @@
+//! The memory that plans run over: one aligned piece per region, addressed by the plan's own offsets.
+//!
+//! Nothing is allocated per buffer, so that a plan which reuses memory wrongly goes wrong here as it would on a device.
+
+use crate::entity::ScalarId;
+use crate::plan::{Arena, Placement, Region};
+
+/// What poisoned memory holds: NaN as `f32` and as `bf16`, -1 as `i32`.
+const POISON: u8 = 0xFF;
+
+/// The regions of one session, or of one run.
+#[derive(Clone, Debug, Default)]
+pub struct HostMemory {
+    regions: [Vec<u128>; Region::ALL.len()],
+}
+
+impl HostMemory {
+    /// Zeroed memory that is large enough for each of these arenas.
+    pub fn for_arenas<'a>(arenas: impl IntoIterator<Item = &'a Arena>) -> Self {
+        let mut sizes = [0u64; Region::ALL.len()];
+        for arena in arenas {
+            for (size, region) in sizes.iter_mut().zip(Region::ALL) {
+                *size = (*size).max(arena.size(region));
+            }
+        }
+        Self { regions: sizes.map(|bytes| vec![0; usize::try_from(bytes.div_ceil(16)).unwrap_or(usize::MAX)]) }
+    }
+
+    /// The bytes of a placement.
+    ///
+    /// # Panics
+    /// If the placement does not lie in the memory.
+    pub fn bytes(&self, at: Placement) -> &[u8] {
+        &self.region(at.region)[range(at)]
+    }
+
+    /// The bytes of a placement, to be changed.
+    ///
+    /// # Panics
+    /// If the placement does not lie in the memory.
+    pub fn bytes_mut(&mut self, at: Placement) -> &mut [u8] {
+        &mut self.region_mut(at.region)[range(at)]
+    }
+
+    /// All of a region; up to 15 bytes longer than the arena says.
+    pub fn region(&self, region: Region) -> &[u8] {
+        bytemuck::cast_slice(&self.regions[region as usize])
+    }
+
+    /// All of a region, to be changed.
+    pub fn region_mut(&mut self, region: Region) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.regions[region as usize])
+    }
+
+    /// Fills the scratch region with NaN, so that a read of what nobody wrote shows.
+    pub fn poison_scratch(&mut self) {
+        self.region_mut(Region::Scratch).fill(POISON);
+    }
+
+    pub(super) fn words(&self, region: Region) -> &[u32] {
+        bytemuck::cast_slice(&self.regions[region as usize])
+    }
+
+    pub(super) fn words_mut(&mut self, region: Region) -> &mut [u32] {
+        bytemuck::cast_slice_mut(&mut self.regions[region as usize])
+    }
+
+    pub(super) fn halves(&self, region: Region) -> &[u16] {
+        bytemuck::cast_slice(&self.regions[region as usize])
+    }
+
+    pub(super) fn halves_mut(&mut self, region: Region) -> &mut [u16] {
+        bytemuck::cast_slice_mut(&mut self.regions[region as usize])
+    }
+
+    pub(super) fn cell(&self, cell: Cell) -> u32 {
+        self.words(cell.region)[cell.word]
+    }
+
+    pub(super) fn set_cell(&mut self, cell: Cell, bits: u32) {
+        self.words_mut(cell.region)[cell.word] = bits;
+    }
+
+    /// All regions at once, each to be lent in pieces.
+    pub(super) fn regions_mut(&mut self) -> [&mut [u8]; Region::ALL.len()] {
+        self.regions.each_mut().map(|region| bytemuck::cast_slice_mut(region.as_mut_slice()))
+    }
+}
+
+fn range(at: Placement) -> std::ops::Range<usize> {
+    at.offset as usize..at.end() as usize
+}
+
+/// Where a scalar lies: a word of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) region: Region,
+    pub(super) word: usize,
+}
+
+impl Cell {
+    /// The scalar's place, or `None` where the plan has none.
+    pub(super) fn of(arena: &Arena, scalar: ScalarId) -> Option<Self> {
+        let at = inside(arena, arena.scalars[scalar])?;
+        Some(Self { region: at.region, word: at.offset as usize / 4 })
+    }
+}
+
+/// The placement, where there is one and it lies in its region.
+pub(super) fn inside(arena: &Arena, at: Option<Placement>) -> Option<Placement> {
+    at.filter(|at| at.offset.checked_add(at.bytes).is_some_and(|end| end <= arena.size(at.region)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Protects: each region is found under its own number, since `Region::ALL` and the variants are in one order.
+    #[test]
+    fn regions_are_numbered_in_their_listed_order() {
+        let numbers: Vec<_> = Region::ALL.iter().map(|&region| region as usize).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+}
