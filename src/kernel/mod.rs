@@ -2,6 +2,7 @@
 
 mod host;
 mod macros;
+pub mod signature;
 
 pub use host::{HostArg, HostArgs, HostFn, cell, elements, elements_mut, size, value};
 

@@ -179,7 +179,7 @@ impl<'m, 'p> ExprMaker<'m, 'p> {
             }
             ValueType::Bool => {
                 let one = self.constant(ConstValue::U32(1));
-                let other = self.constant(ConstValue::U32(u32::from(small % 2 == 0)));
+                let other = self.constant(ConstValue::U32(u32::from(small.is_multiple_of(2))));
                 self.builder.push(ExprOp::Compare(CompareOp::Eq, one, other))
             }
         }
