@@ -1,6 +1,6 @@
 // What every CUDA source of stepgraph starts from, hand-written or generated. No other header is needed or found.
 //
-// Functions live in namespace `sg`. They compute exactly what the host executor computes (src/ir/expr.rs documents each
+// Functions live in namespace `sg`, but for pdl_wait and pdl_trigger. They compute exactly what the host executor computes (src/ir/expr.rs documents each
 // operation) when compiled with --fmad=false, but for the transcendental functions, which differ in the last digits.
 #pragma once
 
@@ -9,7 +9,10 @@ struct __nv_bfloat16 {
     unsigned short bits;
 };
 
-namespace sg {
+// ---- conditional nodes --------------------------------------------------------------------------------------------------
+
+// Tells a conditional node of the running graph what to run. The driver's compiler knows it; no header is needed.
+extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(unsigned long long condition, unsigned int value);
 
 // ---- programmatic dependent launch --------------------------------------------------------------------------------------
 
@@ -27,6 +30,8 @@ __device__ __forceinline__ void pdl_trigger() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+namespace sg {
 
 // ---- element types ------------------------------------------------------------------------------------------------------
 

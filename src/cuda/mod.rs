@@ -19,6 +19,7 @@ mod harvest;
 mod launch;
 mod memory;
 mod module;
+pub mod nvrtc;
 pub mod probe;
 mod stream;
 

@@ -1,7 +1,10 @@
 //! Hand-written kernels: declaring them, reading their CUDA source, finding them by name, running them on the host.
 
 mod host;
+pub mod library;
 mod macros;
+
+pub mod registry;
 pub mod signature;
 
 pub use host::{HostArg, HostArgs, HostFn, cell, elements, elements_mut, size, value};
