@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use stepgraph::codegen::{Generator, PRELUDE};
+use stepgraph::codegen::Generator;
 use stepgraph::cuda::nvrtc::{Arch, Nvrtc, NvrtcError, Source};
+use stepgraph::emit::cache::Cache;
+use stepgraph::emit::modules::{ModuleError, compile_source};
 use stepgraph::ir::Origins;
 use stepgraph::kernel::registry;
 use stepgraph::valid::{ValidProgram, validate};
@@ -35,14 +37,10 @@ fn compiler() -> Option<Nvrtc> {
 
 /// Compiles for every architecture. A warning fails too: generated code and the library's kernels have none.
 fn compiles(nvrtc: &Nvrtc, name: &str, text: &str) {
-    let text = format!("#include \"stepgraph/prelude.cuh\"\n#line 1 \"{name}\"\n{text}");
-    let options = ["--fmad=false", "--std=c++17"];
     for sm in ARCHS {
-        let arch = nvrtc.arch_for(sm).expect("an architecture that the compiler knows");
-        let source = Source { name, text: &text, headers: &[("stepgraph/prelude.cuh", PRELUDE)], options: &options };
-        match nvrtc.compile(&source, arch) {
-            Ok(image) => assert!(image.log.is_empty(), "{name} for {}:\n{}\n{text}", arch.name(), image.log),
-            Err(error) => panic!("{name} for {}: {error}\n{text}", arch.name()),
+        match compile_source(name, text, sm, nvrtc, &Cache::disabled()) {
+            Ok(module) => assert!(module.log.is_empty(), "{name} for sm_{sm}:\n{}\n{text}", module.log),
+            Err(error) => panic!("{name} for sm_{sm}: {error}\n{text}"),
         }
     }
 }
@@ -99,11 +97,9 @@ fn generated_kernels_of_random_programs_compile() {
 #[test]
 fn errors_point_at_the_kernels_own_lines() {
     let Some(nvrtc) = compiler() else { return };
-    let text = "#include \"stepgraph/prelude.cuh\"\n#line 1 \"kernels/bad.cu\"\n\
-        extern \"C\" __global__ void bad(float* x)\n{\n    x[0] = undeclared;\n}\n";
-    let source = Source { name: "kernels/bad.cu", text, headers: &[("stepgraph/prelude.cuh", PRELUDE)], options: &[] };
-    let error = nvrtc.compile(&source, Arch::Real(90)).expect_err("an undeclared name");
-    assert!(matches!(error, NvrtcError::Compile { .. }));
+    let text = "extern \"C\" __global__ void bad(float* x)\n{\n    x[0] = undeclared;\n}\n";
+    let error = compile_source("kernels/bad.cu", text, 90, &nvrtc, &Cache::disabled()).expect_err("an undeclared name");
+    assert!(matches!(error, ModuleError::Compiler(NvrtcError::Compile { .. })));
     let message = error.to_string();
     assert!(message.contains("kernels/bad.cu(3)"), "{message}");
     assert!(message.contains("x[0] = undeclared;"), "{message}");
