@@ -84,6 +84,11 @@ impl HostExecutor {
         Ok(Self { bodies, units, buffers: Buffers::default() })
     }
 
+    /// How many units the plan has, those of bodies included.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
     /// Runs the plan once, in its own order. Loops end early once `stop` is set.
     ///
     /// # Errors

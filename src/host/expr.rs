@@ -5,8 +5,8 @@ use super::memory::{Cell, HostMemory};
 use super::ops;
 use super::resolve::Resolver;
 use super::walk::{Access, CHUNK, Run, Walk};
-use crate::entity::{EntityRef, ValueId};
-use crate::ir::{BinaryOp, CompareOp, Expr, ExprOp, UnaryOp, ValueType};
+use crate::entity::EntityRef;
+use crate::ir::{BinaryOp, CompareOp, Expr, ExprOp, UnaryOp, ValueType, value_types};
 
 /// An expression over a walk. Value `v` of the expression is register `v`.
 #[derive(Clone, Debug, Default)]
@@ -54,45 +54,10 @@ impl Registers {
 impl Code {
     /// Resolves an expression. Its accesses step along the axes of the index space until [`Code::onto`] is called.
     pub(super) fn new(resolver: &Resolver<'_>, expr: &Expr, acc: ValueType) -> Result<Self, HostError> {
-        let mut code = Self { roots: expr.roots().iter().map(|root| root.index()).collect(), ..Self::default() };
-        for op in expr.ops().values() {
-            let (op, of) = code.op(resolver, op, acc)?;
-            code.ops.push(op);
-            code.types.push(of);
-        }
-        Ok(code)
-    }
-
-    fn op(&self, resolver: &Resolver<'_>, op: &ExprOp, acc: ValueType) -> Result<(Op, ValueType), HostError> {
-        let of = |value: ValueId| self.types[value.index()];
-        Ok(match *op {
-            ExprOp::Const(value) => (Op::Const(value.bits()), ValueType::of(value.dtype())),
-            ExprOp::Index(axis) => (Op::Index(Some(usize::from(axis))), ValueType::U32),
-            ExprOp::Scalar(scalar) => {
-                let of = ValueType::of(resolver.program.scalars[scalar].init.dtype());
-                (Op::Scalar(resolver.cell(scalar)?), of)
-            }
-            ExprOp::Load { ref view, ref index } => {
-                let access = resolver.access(view, index, |value| self.types[value] == ValueType::I32)?;
-                let of = ValueType::of(access.dtype);
-                (Op::Load(access), of)
-            }
-            ExprOp::Acc => (Op::Acc, acc),
-            ExprOp::Unary(op, x) => {
-                let result = if op == UnaryOp::IsFinite { ValueType::Bool } else { of(x) };
-                (Op::Unary(op, x.index()), result)
-            }
-            ExprOp::Binary(op, a, b) => (Op::Binary(op, a.index(), b.index()), of(a)),
-            ExprOp::Compare(op, a, b) => (Op::Compare(op, a.index(), b.index()), ValueType::Bool),
-            ExprOp::Select { condition, if_true, if_false } => {
-                (Op::Select(condition.index(), if_true.index(), if_false.index()), of(if_true))
-            }
-            ExprOp::Cast(to, x) => (Op::Cast(x.index()), to),
-            ExprOp::Philox { key, counter, element, stream, word } => {
-                let (key, counter, element) = (key.index(), counter.index(), element.index());
-                (Op::Philox { key, counter, element, stream, word }, ValueType::U32)
-            }
-        })
+        let types: Vec<_> = value_types(resolver.program, expr, acc).values().copied().collect();
+        let ops = expr.ops().values().map(|op| resolve(resolver, op, &types)).collect::<Result<_, _>>()?;
+        let roots = expr.roots().iter().map(|root| root.index()).collect();
+        Ok(Self { ops, types, roots, ..Self::default() })
     }
 
     /// The type of a value.
@@ -203,4 +168,26 @@ impl Code {
             }
         }
     }
+}
+
+fn resolve(resolver: &Resolver<'_>, op: &ExprOp, types: &[ValueType]) -> Result<Op, HostError> {
+    Ok(match *op {
+        ExprOp::Const(value) => Op::Const(value.bits()),
+        ExprOp::Index(axis) => Op::Index(Some(usize::from(axis))),
+        ExprOp::Scalar(scalar) => Op::Scalar(resolver.cell(scalar)?),
+        ExprOp::Load { ref view, ref index } => {
+            Op::Load(resolver.access(view, index, |value| types[value] == ValueType::I32)?)
+        }
+        ExprOp::Acc => Op::Acc,
+        ExprOp::Unary(op, x) => Op::Unary(op, x.index()),
+        ExprOp::Binary(op, a, b) => Op::Binary(op, a.index(), b.index()),
+        ExprOp::Compare(op, a, b) => Op::Compare(op, a.index(), b.index()),
+        ExprOp::Select { condition, if_true, if_false } => {
+            Op::Select(condition.index(), if_true.index(), if_false.index())
+        }
+        ExprOp::Cast(_, x) => Op::Cast(x.index()),
+        ExprOp::Philox { key, counter, element, stream, word } => {
+            Op::Philox { key: key.index(), counter: counter.index(), element: element.index(), stream, word }
+        }
+    })
 }

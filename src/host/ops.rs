@@ -74,7 +74,7 @@ fn binary_f32(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
         BinaryOp::Mul => zip(a, b, out, |a: f32, b| a * b),
         BinaryOp::Div => zip(a, b, out, |a: f32, b| a / b),
         BinaryOp::Rem => zip(a, b, out, |a: f32, b| a % b),
-        BinaryOp::Min => zip(a, b, out, |a: f32, b| if a < b || a.is_nan() { a } else { b }),
+        BinaryOp::Min => zip(a, b, out, min_f32),
         BinaryOp::Max => zip(a, b, out, max_f32),
         BinaryOp::Pow => zip(a, b, out, f32::powf),
         _ => undefined(op.name(), ValueType::F32),
@@ -110,9 +110,22 @@ fn binary_u32(op: BinaryOp, a: &[u32], b: &[u32], out: &mut [u32]) {
     }
 }
 
-/// The larger one, or NaN.
+/// The smaller one, the first one where they are equal, or the one NaN that devices give too.
+fn min_f32(a: f32, b: f32) -> f32 {
+    match (a.is_nan() || b.is_nan(), b < a) {
+        (true, _) => f32::NAN,
+        (false, true) => b,
+        (false, false) => a,
+    }
+}
+
+/// The larger one, the first one where they are equal, or the one NaN that devices give too.
 pub(super) fn max_f32(a: f32, b: f32) -> f32 {
-    if a > b || a.is_nan() { a } else { b }
+    match (a.is_nan() || b.is_nan(), b > a) {
+        (true, _) => f32::NAN,
+        (false, true) => b,
+        (false, false) => a,
+    }
 }
 
 pub(super) fn compare(op: CompareOp, of: ValueType, a: &[u32], b: &[u32], out: &mut [u32]) {

@@ -5,7 +5,7 @@
 //! that a user can break, so a backend's errors are failures of the device or of the program's own promises.
 //!
 //! The host backend is in `host.rs`, the CUDA backend in `cuda.rs`. The latter offers
-//! `open(ordinal, plans, options) -> Result<Box<dyn Backend>, RuntimeError>`.
+//! `open(ordinal: u32, plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn Backend>, RuntimeError>`.
 //!
 //! Contract
 //! - [`Region::Persistent`], [`Region::Output`] and [`Region::Inbox`] are laid out alike in every plan; [`Region::Scratch`] is
@@ -20,12 +20,25 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::{CudaContext, CudaStream};
+
 use super::error::RuntimeError;
 use crate::plan::Placement;
 
 /// Names one launch of a session: the first is 1, each later one is larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Completion(pub(crate) u64);
+
+/// What the user asked for when the session was opened.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenOptions {
+    /// Whether scratch is filled with NaN (every byte 0xFF) before each launch.
+    pub(crate) poison: bool,
+    /// The user's own context, in place of the device's primary one.
+    pub(crate) context: Option<Arc<CudaContext>>,
+    /// The user's own stream, in place of a fresh one.
+    pub(crate) stream: Option<Arc<CudaStream>>,
+}
 
 /// A device that runs plans.
 pub(crate) trait Backend {
@@ -55,7 +68,7 @@ pub(crate) trait Backend {
     /// What one plan became on the device.
     fn emitted(&self, plan: usize) -> Emitted;
 
-    /// The raw handles of the device, where it has any.
+    /// The raw handles of a plan, where the device has any.
     fn raw(&self, _plan: usize) -> Option<RawHandles> {
         None
     }

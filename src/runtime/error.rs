@@ -102,6 +102,20 @@ pub enum RuntimeError {
         /// What overwrote it.
         by: String,
     },
+    /// A ticket reads what its own step writes.
+    #[error("{step} does not write `{name}`: read it from the session instead")]
+    NotWritten {
+        /// The buffer or scalar.
+        name: String,
+        /// The step, and the variant where it has variants.
+        step: String,
+    },
+    /// A `Temp` is read after a launch that uses it, and only where its memory is not reused.
+    #[error("temp `{name}` holds nothing to read: tap it, and launch a step that writes it")]
+    NotKept {
+        /// The buffer.
+        name: String,
+    },
     /// A ticket is used with the session that issued it.
     #[error("the ticket is of another session: use it with the one whose launch returned it")]
     ForeignTicket,

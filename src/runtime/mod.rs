@@ -1,12 +1,25 @@
 //! Running plans: sessions, tickets, the inbox.
 //!
 //! A session owns a device's memory and executables for all plans of one program. It never blocks on the device except where
-//! the caller waits, reads or loads.
+//! the caller waits, reads or loads, never moves memory, and never changes a plan.
 
 mod backend;
 mod device;
 mod error;
+mod history;
+mod host;
+mod init;
+mod report;
+mod session;
+mod stop;
+mod ticket;
+mod values;
 
 pub use backend::{Emitted, RawHandles};
 pub use device::Device;
 pub use error::RuntimeError;
+pub use report::{PlanReport, SessionReport};
+pub use session::{Session, SessionBuilder};
+pub use stop::StopHandle;
+pub use ticket::{Outputs, Ticket};
+pub use values::TensorData;

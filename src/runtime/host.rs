@@ -1,0 +1,82 @@
+//! The host backend: launches run to their end before they return.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::backend::{Backend, Completion, Emitted, OpenOptions, StopCell};
+use super::error::RuntimeError;
+use crate::host::{HostExecutor, HostMemory};
+use crate::plan::{Placement, Region, StepPlan};
+
+/// The CPU, as a device.
+pub(super) struct HostBackend {
+    executors: Vec<HostExecutor>,
+    memory: HostMemory,
+    launches: u64,
+    stop: Arc<HostStop>,
+    poison: bool,
+}
+
+#[derive(Debug, Default)]
+struct HostStop(AtomicBool);
+
+impl StopCell for HostStop {
+    fn set(&self, stop: bool) {
+        self.0.store(stop, Ordering::Relaxed);
+    }
+}
+
+/// Opens the host for these plans.
+pub(super) fn open(plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn Backend>, RuntimeError> {
+    Ok(Box::new(HostBackend {
+        executors: plans.iter().map(HostExecutor::new).collect::<Result<_, _>>()?,
+        memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena)),
+        launches: 0,
+        stop: Arc::default(),
+        poison: options.poison,
+    }))
+}
+
+impl Backend for HostBackend {
+    fn device(&self) -> String {
+        "host".to_owned()
+    }
+
+    fn upload(&mut self, to: Placement, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.memory.bytes_mut(to).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn download(&mut self, from: Placement, into: &mut [u8]) -> Result<(), RuntimeError> {
+        into.copy_from_slice(self.memory.bytes(from));
+        Ok(())
+    }
+
+    fn launch(&mut self, plan: usize, inbox: Option<&[u8]>) -> Result<Completion, RuntimeError> {
+        if let Some(image) = inbox {
+            self.memory.region_mut(Region::Inbox)[..image.len()].copy_from_slice(image);
+        }
+        if self.poison {
+            self.memory.poison_scratch();
+        }
+        self.executors[plan].run(&mut self.memory, &self.stop.0)?;
+        self.launches += 1;
+        Ok(Completion(self.launches))
+    }
+
+    fn is_done(&mut self, _launch: Completion) -> Result<bool, RuntimeError> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, _launch: Completion) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    fn stop_cell(&self) -> Arc<dyn StopCell> {
+        Arc::clone(&self.stop) as Arc<dyn StopCell>
+    }
+
+    fn emitted(&self, plan: usize) -> Emitted {
+        Emitted { nodes: self.executors[plan].units(), ..Emitted::default() }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a session consists of, for users who want to see that it is what they asked for.
+
+use std::fmt;
+
+use super::backend::Emitted;
+use crate::plan::Region;
+
+/// A session in numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionReport {
+    /// The device.
+    pub device: String,
+    /// Each plan, in the order in which they were given.
+    pub plans: Vec<PlanReport>,
+    /// Bytes of each region; scratch is shared by all plans.
+    pub memory: Vec<(Region, u64)>,
+    /// Launches so far.
+    pub launches: u64,
+    /// How many of them had to send the inbox, because a host scalar or an input had changed.
+    pub inbox_copies: u64,
+}
+
+/// One plan of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanReport {
+    /// The step.
+    pub step: String,
+    /// The variant, where the step has variants.
+    pub variant: Option<String>,
+    /// The plan's name: `debug`, `phases`, `mega`, `fast`, or the user's own.
+    pub plan: String,
+    /// What it became on the device.
+    pub emitted: Emitted,
+}
+
+impl fmt::Display for SessionReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "device {}", self.device)?;
+        for plan in &self.plans {
+            let Emitted { graphs, nodes, edges, launches } = plan.emitted;
+            let name = step_name(&plan.step, plan.variant.as_deref());
+            write!(f, "{name}, plan {}: {graphs} graphs, {nodes} nodes, {edges} edges, ", plan.plan)?;
+            writeln!(f, "{launches} launches a step")?;
+        }
+        for (region, bytes) in &self.memory {
+            writeln!(f, "{} {bytes} bytes", region.name())?;
+        }
+        write!(f, "{} launches so far, {} with an inbox copy", self.launches, self.inbox_copies)
+    }
+}
+
+/// A step, and its variant, as messages name them.
+pub(super) fn step_name(step: &str, variant: Option<&str>) -> String {
+    match variant {
+        Some(variant) => format!("step `{step}`, variant `{variant}`"),
+        None => format!("step `{step}`"),
+    }
+}
