@@ -96,13 +96,10 @@ pub(crate) struct MatrixSpec {
 
 /// Where α and β are: both on the host, or both in device cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Factors<T> {
-    Host(T, T),
+pub(crate) enum Factors {
+    Host(f32, f32),
     Device(u64, u64),
 }
-
-/// `Factors` of float32, as every product here has them.
-pub(crate) type Scalars = Factors<f32>;
 
 /// `D = epilogue(α · op(A) · op(B) + β · C)` over row-major matrices.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +111,7 @@ pub(crate) struct MatmulSpec {
     /// C where β is not 0; D otherwise.
     pub(crate) c: MatrixSpec,
     pub(crate) d: MatrixSpec,
-    pub(crate) scalars: Scalars,
+    pub(crate) factors: Factors,
     pub(crate) precision: Precision,
     pub(crate) epilogue: Epilogue,
     /// Address of the workspace.
@@ -156,7 +153,7 @@ impl Matmul {
     /// Queues the product.
     pub(crate) fn on_stream(&self, stream: &Stream) -> Result<(), CudaError> {
         let spec = &self.spec;
-        let (alpha, beta): (*const c_void, *const c_void) = match &spec.scalars {
+        let (alpha, beta): (*const c_void, *const c_void) = match &spec.factors {
             Factors::Host(alpha, beta) => (ptr::from_ref(alpha).cast(), ptr::from_ref(beta).cast()),
             &Factors::Device(alpha, beta) => (device_pointer(alpha), device_pointer(beta)),
         };
@@ -271,7 +268,7 @@ impl Description {
         let description = Self(raw);
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(spec.transposed_b))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(spec.transposed_a))?;
-        let mode = match spec.scalars {
+        let mode = match spec.factors {
             Factors::Host(..) => cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_HOST,
             Factors::Device(..) => cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_DEVICE,
         };

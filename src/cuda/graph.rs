@@ -241,11 +241,6 @@ impl<'g> GraphBody<'g> {
             driver_call!(cuGraphAddDependencies_v2(self.raw, from.as_ptr(), to.as_ptr(), data.as_ptr(), edges.len()))
         }
     }
-
-    /// How many nodes and edges this level has, by the driver's count.
-    pub(crate) fn size(&self) -> Result<(usize, usize), CudaError> {
-        Ok((nodes_of(self.raw)?.len(), edges_of(self.raw)?.len()))
-    }
 }
 
 impl EdgeOrder {

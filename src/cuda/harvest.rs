@@ -19,7 +19,7 @@ pub(crate) struct Harvest {
     /// Edges between copies.
     pub(crate) edges: usize,
     /// The captured graph.
-    pub(crate) source: Graph,
+    _source: Graph,
 }
 
 impl Harvest {
@@ -41,7 +41,7 @@ impl Harvest {
             left.retain(|&node| mapped.iter().all(|edge| of(edge) != node));
             left
         };
-        Ok(Self { first: free(|edge| edge.1), last: free(|edge| edge.0), edges: mapped.len(), nodes, source })
+        Ok(Self { first: free(|edge| edge.1), last: free(|edge| edge.0), edges: mapped.len(), nodes, _source: source })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Memory: on the device, and pinned on the host.
 
+use std::any::Any;
 use std::fmt;
 use std::ptr;
+use std::sync::Arc;
 
-use cudarc::driver::sys;
+use cudarc::driver::{CudaSlice, DevicePtr, sys};
 
 use super::context::Context;
 use super::error::{CudaError, ignore};
@@ -51,6 +53,42 @@ impl Drop for DeviceMemory {
         ignore(self.context.bind());
         // SAFETY: the allocation is ours; what used it keeps it alive, so no queued work is left that names it.
         ignore(unsafe { driver_call!(cuMemFree_v2(self.address)) });
+    }
+}
+
+/// Device memory of the user's, kept alive.
+#[derive(Clone)]
+pub struct UserMemory {
+    address: u64,
+    size: u64,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl UserMemory {
+    /// A slice of the user's. What else the user does with it must be ordered with our launches by the user: on the same
+    /// stream, or with events.
+    pub fn new<T: Send + Sync + 'static>(slice: Arc<CudaSlice<T>>) -> Self {
+        let stream = Arc::clone(slice.stream());
+        let (address, recorded) = slice.device_ptr(&stream);
+        let size = slice.num_bytes() as u64;
+        drop(recorded);
+        Self { address, size, _owner: slice }
+    }
+
+    /// The device address, valid as long as this value.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl fmt::Debug for UserMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserMemory").field("size", &self.size).finish_non_exhaustive()
     }
 }
 
@@ -141,6 +179,15 @@ impl PinnedMemory {
         unsafe {
             assert!(self.size >= 4, "the memory has no whole word");
             ptr::write_volatile(self.host.cast::<u32>(), word);
+        }
+    }
+
+    /// The first 32-bit word, while the device or another thread may be writing it.
+    pub fn first_word(&self) -> u32 {
+        // SAFETY: as in `set_first_word`.
+        unsafe {
+            assert!(self.size >= 4, "the memory has no whole word");
+            ptr::read_volatile(self.host.cast::<u32>())
         }
     }
 

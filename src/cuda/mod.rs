@@ -4,7 +4,6 @@
 //! on a driver that is new enough for every call of this layer. Addresses and launch sizes come from a checked plan; the calls
 //! that take them are private to the crate.
 #![expect(unsafe_code, reason = "the one module that talks to the driver")]
-#![expect(dead_code, unused_imports, reason = "emission, which follows, is the user")]
 
 #[macro_use]
 pub mod calls;
@@ -25,7 +24,7 @@ mod stream;
 
 pub use context::{Context, DeviceProperties};
 pub use cublaslt::BlasLt;
-pub(crate) use cublaslt::{Epilogue, Factors, Matmul, MatmulSpec, MatrixSpec, Precision, Scalars};
+pub(crate) use cublaslt::{Epilogue, Factors, Matmul, MatmulSpec, MatrixSpec, Precision};
 pub use error::CudaError;
 pub use event::Event;
 pub use exec::GraphExec;
@@ -33,6 +32,6 @@ pub(crate) use graph::{Conditional, EdgeOrder, GraphBody};
 pub use graph::{Graph, Node};
 pub(crate) use harvest::Harvest;
 pub(crate) use launch::{CopyBox, FillBox, KernelLaunch, LaunchArg};
-pub use memory::{DeviceMemory, PinnedMemory};
+pub use memory::{DeviceMemory, PinnedMemory, UserMemory};
 pub use module::{Function, Module};
 pub use stream::Stream;

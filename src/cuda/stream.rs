@@ -98,6 +98,12 @@ impl Stream {
         unsafe { driver_call!(cuMemsetD32Async(at, word, words as usize, self.raw)) }
     }
 
+    /// Queues setting `bytes` bytes of the device's memory.
+    pub(crate) fn fill_bytes(&self, at: u64, byte: u8, bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: `at` is an address of the plan's memory with room for the bytes.
+        unsafe { driver_call!(cuMemsetD8Async(at, byte, bytes as usize, self.raw)) }
+    }
+
     /// Records what `work` queues on this stream as a graph, instead of running it. No other call may use the stream meanwhile.
     ///
     /// Only calls of this thread are recorded. A failure of `work` ends the recording before it is reported.
