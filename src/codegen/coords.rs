@@ -34,6 +34,11 @@ impl Coords {
         Self { space, groups, used: [false; MAX_RANK] }
     }
 
+    /// The extent of an axis.
+    pub(super) fn extent(&self, axis: usize) -> u32 {
+        self.space.dims()[axis]
+    }
+
     /// The coordinate along an axis.
     pub(super) fn axis(&mut self, axis: usize) -> String {
         if self.space.dims()[axis] == 1 {

@@ -92,9 +92,11 @@ impl<'a> Printer<'a> {
         for (term, &extent) in index.iter().zip(shape.dims()) {
             match *term {
                 IndexTerm::Value(value) => conditions.push(format!("{} < {extent}u", self.unsigned(value))),
-                IndexTerm::Axis(axis) => conditions.push(format!("{} < {extent}u", self.coords.axis(axis.into()))),
+                IndexTerm::Axis(axis) if self.coords.extent(axis.into()) > extent => {
+                    conditions.push(format!("{} < {extent}u", self.coords.axis(axis.into())));
+                }
                 IndexTerm::Fixed(place) if place >= extent => conditions.push("false".into()),
-                IndexTerm::Fixed(_) => {}
+                IndexTerm::Axis(_) | IndexTerm::Fixed(_) => {}
             }
         }
         if conditions.is_empty() { String::new() } else { format!("if ({}) ", conditions.join(" && ")) }
