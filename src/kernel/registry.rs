@@ -1,13 +1,18 @@
 //! The library's kernels by name, for programs that are written as text.
 
-use super::library::{loss, optim};
+use super::library::{loss, optim, trading};
 use super::{KernelArgs, KernelDef};
 
 type Listed = (&'static str, fn() -> KernelDef);
 
 /// Every kernel of the library, by name, in order.
-const KERNELS: [Listed; 2] =
-    [("adam", <optim::adam::Args as KernelArgs>::def), ("softmax_xent", <loss::softmax_xent::Args as KernelArgs>::def)];
+const KERNELS: [Listed; 5] = [
+    ("adam", <optim::adam::Args as KernelArgs>::def),
+    ("branch_select", <trading::branch_select::Args as KernelArgs>::def),
+    ("market_observe", <trading::market_observe::Args as KernelArgs>::def),
+    ("market_trade", <trading::market_trade::Args as KernelArgs>::def),
+    ("softmax_xent", <loss::softmax_xent::Args as KernelArgs>::def),
+];
 
 /// The library's kernel of this name.
 pub fn find(name: &str) -> Option<KernelDef> {

@@ -5,3 +5,4 @@
 
 pub mod loss;
 pub mod optim;
+pub mod trading;
