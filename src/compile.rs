@@ -1,7 +1,10 @@
 //! The ordered pipeline: from a declared program to a plan.
+//!
+//! Stages know only what is below them; the methods that join stages are here.
 
 use crate::builder::Builder;
 use crate::ir::Diagnostics;
+use crate::plan::{FusionPlan, PlanError, StepPlan, Target, Tuning, plan};
 use crate::valid::{ValidProgram, validate};
 
 impl Builder {
@@ -16,5 +19,36 @@ impl Builder {
             Some(errors) => Err(errors),
             None => validate(program, origins, host_fns),
         }
+    }
+}
+
+impl ValidProgram {
+    /// Plans a step that has no variants.
+    ///
+    /// # Errors
+    /// The first rule of [`PlanError`] that is broken.
+    pub fn plan(
+        &self,
+        step: &str,
+        fusion: &FusionPlan,
+        target: &Target,
+        tuning: &Tuning,
+    ) -> Result<StepPlan, PlanError> {
+        plan(self, step, None, fusion, target, tuning)
+    }
+
+    /// Plans one variant of a step.
+    ///
+    /// # Errors
+    /// The first rule of [`PlanError`] that is broken.
+    pub fn plan_variant(
+        &self,
+        step: &str,
+        variant: &str,
+        fusion: &FusionPlan,
+        target: &Target,
+        tuning: &Tuning,
+    ) -> Result<StepPlan, PlanError> {
+        plan(self, step, Some(variant), fusion, target, tuning)
     }
 }

@@ -137,8 +137,8 @@ mod tests {
         let mut reach = vec![vec![false; count]; count];
         for &(from, to) in edges {
             reach[from as usize][to as usize] = true;
-            for before in 0..count {
-                reach[before][to as usize] |= reach[before][from as usize];
+            for row in &mut reach {
+                row[to as usize] |= row[from as usize];
             }
         }
         reach

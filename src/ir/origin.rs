@@ -78,6 +78,16 @@ impl Origins {
         self.known.insert(item, origin);
     }
 
+    /// Moves what is known about a step's nodes to new numbers; nodes without one are forgotten.
+    pub fn renumber(&mut self, step: StepId, number: impl Fn(NodeId) -> Option<NodeId>) {
+        let moved = std::mem::take(&mut self.known).into_iter().filter_map(|(item, origin)| match item {
+            Item::Node(own, node) if own == step => Some((Item::Node(own, number(node)?), origin)),
+            Item::Part(own, node, part) if own == step => Some((Item::Part(own, number(node)?, part), origin)),
+            other => Some((other, origin)),
+        });
+        self.known = moved.collect();
+    }
+
     /// Where a part was written; a part of a node that has no place of its own has the node's.
     pub fn get(&self, item: &Item) -> Origin {
         match (self.known.get(item), item) {

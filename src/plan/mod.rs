@@ -1,8 +1,20 @@
 //! Planning: decides launches, order and memory. Pure data in and out: no CUDA call, no pointer, the same bytes every time.
 
+mod arena;
+mod check;
+mod error;
+mod launch;
 mod options;
+mod order;
+mod packing;
+mod planner;
+mod timeline;
 mod types;
+mod units;
 
 pub use crate::analysis::Hazard;
+pub use check::{CheckError, check};
+pub use error::{MAX_DEPTH, PlanError};
 pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Schedule, Target, Tuning};
+pub use planner::plan;
 pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Placement, Region, StepPlan, Unit, Work};

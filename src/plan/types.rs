@@ -134,6 +134,18 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// The bodies of a conditional, in order; none for other units.
+    pub fn bodies(&self) -> Vec<&Body> {
+        match self {
+            Self::If { then_body, else_body } => vec![then_body, else_body],
+            Self::Switch { bodies } => bodies.iter().collect(),
+            Self::While { body } => vec![body],
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// A dependency between two units of one body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edge {

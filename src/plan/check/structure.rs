@@ -1,0 +1,182 @@
+//! Every node is one unit in the right body, runs as its declaration says, and edges join units of one body, forward.
+
+use std::collections::{HashMap, HashSet};
+
+use super::CheckError;
+use crate::codegen::{map_launch, reduce_schedule};
+use crate::entity::{NodeId, PhaseId, SecondaryMap, UnitId};
+use crate::ir::NodeOp;
+use crate::plan::launch::{check_driver, check_kernel, check_limits, kernel_launch};
+use crate::plan::options::Graphs;
+use crate::plan::types::{Body, StepPlan, Work};
+
+/// A body and where it hangs.
+pub(super) struct BodyView<'a> {
+    pub(super) body: &'a Body,
+    /// The conditional that it belongs to; `None` for a graph.
+    pub(super) owner: Option<UnitId>,
+    /// Its nodes in program order.
+    pub(super) nodes: Vec<NodeId>,
+}
+
+/// All bodies, graphs first, and the place of each unit.
+pub(super) struct Bodies<'a> {
+    pub(super) list: Vec<BodyView<'a>>,
+    /// The body and the place in its list of each unit.
+    pub(super) place: SecondaryMap<UnitId, Option<(usize, u32)>>,
+}
+
+pub(super) fn check<'a>(plan: &'a StepPlan, errors: &mut Vec<CheckError>) -> Bodies<'a> {
+    let mut structure = Structure { plan, errors, bodies: Bodies { list: Vec::new(), place: SecondaryMap::new() } };
+    structure.graphs();
+    structure.units();
+    structure.bodies
+}
+
+struct Structure<'a, 'e> {
+    plan: &'a StepPlan,
+    errors: &'e mut Vec<CheckError>,
+    bodies: Bodies<'a>,
+}
+
+impl<'a> Structure<'a, '_> {
+    fn graphs(&mut self) {
+        let plan = self.plan;
+        let step = &plan.program.program().steps[plan.step];
+        let listed = |(phase, content): (PhaseId, &crate::ir::Phase)| {
+            content.nodes.iter().map(|&node| (phase, node)).collect::<Vec<_>>()
+        };
+        let phases: Vec<_> = step.phases_in(plan.variant()).map(listed).collect();
+        let expected = if plan.fusion.graphs == Graphs::PerPhase { phases } else { vec![phases.concat()] };
+        if expected.len() != plan.graphs.len() {
+            self.errors.push(CheckError::GraphCount { found: plan.graphs.len(), expected: expected.len() });
+            return;
+        }
+        for (graph, nodes) in plan.graphs.iter().zip(expected) {
+            self.body(&graph.body, None, &nodes);
+        }
+        let mut at = 0;
+        while at < self.bodies.list.len() {
+            for &unit in &self.bodies.list[at].body.units {
+                self.inner(unit);
+            }
+            at += 1;
+        }
+    }
+
+    /// Looks at the bodies of a conditional.
+    fn inner(&mut self, unit: UnitId) {
+        let Some(found) = self.plan.units.get(unit) else { return };
+        let step = &self.plan.program.program().steps[self.plan.step];
+        let (expected, bodies) = (step.nodes[found.node].op.bodies(), found.work.bodies());
+        for (body, nodes) in bodies.into_iter().zip(expected) {
+            let nodes: Vec<_> = nodes.iter().map(|&node| (found.phase, node)).collect();
+            self.body(body, Some(unit), &nodes);
+        }
+    }
+
+    fn body(&mut self, body: &'a Body, owner: Option<UnitId>, expected: &[(PhaseId, NodeId)]) {
+        let step = &self.plan.program.program().steps[self.plan.step];
+        let index = self.bodies.list.len();
+        let mut missing: HashMap<NodeId, PhaseId> = expected.iter().map(|&(phase, node)| (node, phase)).collect();
+        for (place, &unit) in (0u32..).zip(&body.units) {
+            let Some(found) = self.plan.units.get(unit) else {
+                self.errors.push(CheckError::MisplacedUnit { unit: unit.to_string(), reason: "does not exist" });
+                continue;
+            };
+            let named = format!("{}.{}", step.phases[found.phase].name, step.nodes[found.node].name);
+            let reason = if self.bodies.place[unit].is_some() {
+                Some("is listed twice")
+            } else if missing.remove(&found.node) != Some(found.phase) {
+                Some("does not belong into this body")
+            } else {
+                (named != found.name).then_some("does not have its node's name")
+            };
+            self.bodies.place[unit] = Some((index, place));
+            if let Some(reason) = reason {
+                self.errors.push(CheckError::MisplacedUnit { unit: found.name.clone(), reason });
+            }
+        }
+        for &(_, node) in expected.iter().filter(|(_, node)| missing.contains_key(node)) {
+            self.errors.push(CheckError::MissingNode { node: step.nodes[node].name.clone() });
+        }
+        let nodes = expected.iter().map(|&(_, node)| node).collect();
+        self.bodies.list.push(BodyView { body, owner, nodes });
+        self.edges(body, index);
+    }
+
+    fn edges(&mut self, body: &Body, index: usize) {
+        let mut seen = HashSet::new();
+        for edge in &body.edges {
+            let place = |unit: UnitId| self.bodies.place[unit].filter(|&(own, _)| own == index).map(|(_, place)| place);
+            let reason = match (place(edge.from), place(edge.to)) {
+                (Some(from), Some(to)) if from >= to => "goes against the listed order",
+                (Some(_), Some(_)) if !seen.insert((edge.from, edge.to)) => "is listed twice",
+                (Some(_), Some(_)) if edge.causes.is_empty() => "says no cause",
+                (Some(_), Some(_)) => continue,
+                _ => "leaves its body",
+            };
+            let name = |unit: UnitId| self.plan.units.get(unit).map_or(unit.to_string(), |unit| unit.name.clone());
+            self.errors.push(CheckError::BadEdge { from: name(edge.from), to: name(edge.to), reason });
+        }
+    }
+
+    fn units(&mut self) {
+        for (id, unit) in self.plan.units.iter() {
+            if self.bodies.place[id].is_none() {
+                let reason = "is in no body";
+                self.errors.push(CheckError::MisplacedUnit { unit: unit.name.clone(), reason });
+            }
+            if let Some(expected) = self.wrong_work(unit.node, &unit.name, &unit.work) {
+                let found = describe(&unit.work);
+                self.errors.push(CheckError::WrongWork { unit: unit.name.clone(), found, expected });
+            }
+        }
+    }
+
+    /// What the unit must run as, if that differs from what it does.
+    fn wrong_work(&self, node: NodeId, name: &str, work: &Work) -> Option<String> {
+        let (program, target) = (self.plan.program.program(), &self.plan.target);
+        let op = &program.steps[self.plan.step].nodes[node].op;
+        if let Err(error) = check_driver(name, op, target) {
+            return Some(error.to_string());
+        }
+        let launch = |expected| Some(format!("a launch of {expected}"));
+        let shape = |expected: usize| (work.bodies().len() != expected).then(|| format!("{expected} bodies"));
+        match (op, work) {
+            (NodeOp::Kernel(call), Work::Kernel(config)) => match kernel_launch(program, name, call) {
+                Ok(expected) if expected != *config => launch(expected),
+                Ok(_) => check_kernel(name, &program.kernels[call.kernel], config, target).err().map(|e| e.to_string()),
+                Err(error) => Some(error.to_string()),
+            },
+            (NodeOp::Map(map), Work::Map(config)) => match map_launch(&map.space) {
+                expected if expected != *config => launch(expected),
+                _ => check_limits(name, config, target).err().map(|error| error.to_string()),
+            },
+            (NodeOp::Reduce(reduce), Work::Reduce(schedule)) => {
+                let expected = reduce_schedule(reduce);
+                (expected != *schedule).then(|| format!("{expected:?}"))
+            }
+            (NodeOp::Gemm(_), Work::Gemm(_))
+            | (NodeOp::Copy { .. }, Work::Copy)
+            | (NodeOp::Fill { .. }, Work::Fill)
+            | (NodeOp::If { .. }, Work::If { .. })
+            | (NodeOp::While { .. }, Work::While { .. }) => None,
+            (NodeOp::Switch { bodies, .. }, Work::Switch { .. }) => shape(bodies.len()),
+            _ => Some(format!("a {}", op.kind())),
+        }
+    }
+}
+
+fn describe(work: &Work) -> String {
+    match work {
+        Work::Kernel(config) | Work::Map(config) => format!("a launch of {config}"),
+        Work::Reduce(schedule) => format!("{schedule:?}"),
+        Work::Gemm(_) => "a gemm".into(),
+        Work::Copy => "a copy".into(),
+        Work::Fill => "a fill".into(),
+        Work::If { .. } => "an if".into(),
+        Work::Switch { bodies } => format!("a switch of {} bodies", bodies.len()),
+        Work::While { .. } => "a while".into(),
+    }
+}

@@ -1,0 +1,170 @@
+//! Why a step cannot be planned, one rule each.
+
+use super::check::CheckError;
+use super::types::Region;
+use crate::pass::PassError;
+
+/// A rule of planning that a step, its target or its options break.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The step must be one of the program's.
+    #[error("program `{program}` has no step `{step}`: its steps are {}", .known.join(", "))]
+    UnknownStep {
+        /// The program.
+        program: String,
+        /// What was asked for.
+        step: String,
+        /// The steps that exist.
+        known: Vec<String>,
+    },
+    /// The variant must be one of the step's.
+    #[error("step `{step}` has no variant `{variant}`: {}", known_variants(.known))]
+    UnknownVariant {
+        /// The step.
+        step: String,
+        /// What was asked for.
+        variant: String,
+        /// The variants that exist.
+        known: Vec<String>,
+    },
+    /// A step with variants is planned for one of them.
+    #[error("step `{step}` has the variants {}: name one of them", .known.join(", "))]
+    VariantNeeded {
+        /// The step.
+        step: String,
+        /// The variants that exist.
+        known: Vec<String>,
+    },
+    /// A step, in each of its variants, has something to run.
+    #[error("step `{step}` has no phase in variant `{variant}`: give it one, or remove the variant")]
+    NothingToRun {
+        /// The step.
+        step: String,
+        /// The variant.
+        variant: String,
+    },
+    /// Passes exist and make valid programs.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// A launch keeps the limits of every CUDA device: grid x up to 2³¹ - 1, y and z up to 65,535; blocks of 1 to 1,024
+    /// threads, z up to 64.
+    #[error("node `{node}`: {what} is {found}, the limit is {limit}: {remedy}")]
+    LaunchLimit {
+        /// The node.
+        node: String,
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// The largest one that is possible.
+        limit: u64,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// No extent of a grid or block is zero.
+    #[error("node `{node}`: an extent of its {what} is 0: its launch rule must give at least one block of one thread")]
+    EmptyLaunch {
+        /// The node.
+        node: String,
+        /// `grid` or `block`.
+        what: &'static str,
+    },
+    /// A block's shared memory fits the target: what is above 48 KiB is opted into, up to the target's own limit.
+    #[error(
+        "node `{node}`: a block takes {found} bytes of shared memory, the target has {limit}: take smaller tiles, or plan \
+         for another device"
+    )]
+    SharedMemory {
+        /// The node.
+        node: String,
+        /// Bytes of a block.
+        found: u64,
+        /// Bytes that the target has.
+        limit: u64,
+    },
+    /// A thread-block cluster has at most 8 blocks, its extents divide the grid, and the device is sm_90 or later.
+    #[error("node `{node}`: a cluster of {cluster} {reason}")]
+    Cluster {
+        /// The node.
+        node: String,
+        /// The cluster's extents.
+        cluster: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// All blocks of a cooperative kernel are resident at once.
+    #[error(
+        "node `{node}`: a cooperative grid of {found} blocks, but at most {limit} can be resident on {multiprocessors} \
+         multiprocessors: let each block do more"
+    )]
+    CooperativeGrid {
+        /// The node.
+        node: String,
+        /// Blocks of the grid.
+        found: u64,
+        /// Blocks that can be resident, registers not counted.
+        limit: u64,
+        /// Multiprocessors of the target.
+        multiprocessors: u32,
+    },
+    /// A launch rule names arguments and symbols that the call has.
+    #[error("node `{node}`: the launch rule of kernel `{kernel}` needs `{name}`, which the call does not give")]
+    LaunchRule {
+        /// The node.
+        node: String,
+        /// The kernel.
+        kernel: String,
+        /// The argument or symbol.
+        name: String,
+    },
+    /// `If` without `else` and `While` need a driver for CUDA 12.4, `else` and `Switch` one for 12.8.
+    #[error("node `{node}`: {what} needs a driver for CUDA {}, the target has {}: update the driver", version(*.needed), version(*.found))]
+    DriverTooOld {
+        /// The node.
+        node: String,
+        /// What it is.
+        what: &'static str,
+        /// The target's driver, as CUDA version times 1000 plus ten times the minor version.
+        found: u32,
+        /// The oldest that will do.
+        needed: u32,
+    },
+    /// Bodies of conditional nodes nest at most [`MAX_DEPTH`] deep.
+    #[error("node `{node}` is nested more than {MAX_DEPTH} bodies deep: move inner bodies to steps of their own")]
+    NestedTooDeep {
+        /// The node.
+        node: String,
+    },
+    /// `after` and program order do not contradict each other.
+    #[error("`after` contradicts the order that memory demands: {} wait for one another", .nodes.join(", "))]
+    Cycle {
+        /// Nodes on the cycle, or behind it.
+        nodes: Vec<String>,
+    },
+    /// Each region of memory is smaller than 2⁴⁷ bytes, the address space of a device.
+    #[error("the {} region needs {bytes} bytes, more than a device can address: make buffers smaller", .region.name())]
+    ArenaTooLarge {
+        /// The region.
+        region: Region,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A plan passes its own check; a failure is a defect of the planner.
+    #[error("the plan failed its check (a defect of stepgraph): {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Unsound(Vec<CheckError>),
+}
+
+/// How deep bodies of conditional nodes may nest.
+pub const MAX_DEPTH: usize = 32;
+
+fn known_variants(known: &[String]) -> String {
+    match known {
+        [] => "it has none".to_owned(),
+        known => format!("its variants are {}", known.join(", ")),
+    }
+}
+
+/// `12.4` for 12040.
+fn version(driver: u32) -> String {
+    format!("{}.{}", driver / 1000, driver % 1000 / 10)
+}

@@ -1,0 +1,92 @@
+//! The edges of a body: dependencies, cut down to what must be said, with their causes.
+
+use super::types::{Body, Cause, Edge, EdgeKind};
+use crate::analysis::{Cycle, Dag, Dependency, Kept, Reason, dependencies, topological_order, transitive_reduction};
+use crate::entity::UnitId;
+use crate::ir::Access;
+
+/// Orders the units of a body, given in program order with what each touches; `after` holds pairs (earlier, later) of places
+/// in that list. In a chain each unit follows the one before it; otherwise each follows only what it must.
+///
+/// # Errors
+/// The places of units that wait for one another.
+pub(super) fn order(
+    units: &[UnitId],
+    accesses: &[Vec<Access>],
+    after: &[(u32, u32)],
+    chain: bool,
+) -> Result<Body, Cycle> {
+    let mut found = dependencies(accesses, after);
+    let pairs: Vec<_> = found.iter().map(|dependency| (dependency.from, dependency.to)).collect();
+    let sequence = topological_order(units.len(), &pairs)?;
+    renumber(&mut found, &sequence);
+    let listed: Vec<UnitId> = sequence.iter().map(|&place| units[place as usize]).collect();
+    let edges = if chain { chained(&listed, &found) } else { reduced(&listed, &found) };
+    Ok(Body { units: listed, edges })
+}
+
+/// Gives dependencies places in the sequence instead of program order.
+fn renumber(found: &mut [Dependency], sequence: &[u32]) {
+    if sequence.is_sorted() {
+        return;
+    }
+    let mut places = vec![0; sequence.len()];
+    (0u32..).zip(sequence).for_each(|(place, &old)| places[old as usize] = place);
+    for dependency in &mut *found {
+        dependency.from = places[dependency.from as usize];
+        dependency.to = places[dependency.to as usize];
+    }
+    found.sort_by_key(|dependency| (dependency.to, dependency.from));
+}
+
+fn chained(units: &[UnitId], found: &[Dependency]) -> Vec<Edge> {
+    let mut edges: Vec<Edge> = units.windows(2).map(|pair| edge(pair[0], pair[1], vec![Cause::Chain])).collect();
+    let (direct, covered): (Vec<_>, Vec<_>) = found.iter().partition(|dependency| dependency.from + 1 == dependency.to);
+    for dependency in direct.into_iter().chain(covered) {
+        let via = dependency.from + 1 != dependency.to;
+        edges[dependency.to as usize - 1].causes.push(cause(units, dependency, via));
+    }
+    edges
+}
+
+fn reduced(units: &[UnitId], found: &[Dependency]) -> Vec<Edge> {
+    let mut pairs: Vec<_> = found.iter().map(|dependency| (dependency.from, dependency.to)).collect();
+    pairs.dedup();
+    let dag = Dag::new(units.len(), &pairs);
+    let kept = transitive_reduction(&dag, &pairs);
+    let mut places = vec![0; pairs.len()];
+    let mut edges = Vec::new();
+    for (pair, &(from, to)) in pairs.iter().enumerate().filter(|&(pair, _)| kept[pair] == Kept::Yes) {
+        places[pair] = edges.len();
+        edges.push(edge(units[from as usize], units[to as usize], Vec::new()));
+    }
+    let mut covered = Vec::new();
+    let mut pair = 0;
+    for dependency in found {
+        while pairs[pair] != (dependency.from, dependency.to) {
+            pair += 1;
+        }
+        match kept[pair] {
+            Kept::Yes => edges[places[pair]].causes.push(cause(units, dependency, false)),
+            Kept::ImpliedBy(last) => covered.push((last, dependency)),
+        }
+    }
+    for (last, dependency) in covered {
+        let into = dag.edges_into(dependency.to);
+        let offset = dag.sources(dependency.to).partition_point(|&from| from < last);
+        edges[places[into.start + offset]].causes.push(cause(units, dependency, true));
+    }
+    edges
+}
+
+fn edge(from: UnitId, to: UnitId, causes: Vec<Cause>) -> Edge {
+    Edge { from, to, causes, kind: EdgeKind::Full }
+}
+
+fn cause(units: &[UnitId], dependency: &Dependency, covered: bool) -> Cause {
+    let via = covered.then(|| (units[dependency.from as usize], units[dependency.to as usize]));
+    match dependency.reason {
+        Reason::Hazard { hazard, resource } => Cause::Hazard { hazard, resource, via },
+        Reason::After => Cause::After { via },
+    }
+}

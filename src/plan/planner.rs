@@ -1,0 +1,109 @@
+//! The planner: from a valid program to a plan.
+
+use super::arena::arena;
+use super::check::check;
+use super::error::PlanError;
+use super::options::{Fuse, FusionPlan, Graphs, Schedule, Target, Tuning};
+use super::types::{GraphPlan, StepPlan};
+use super::units::Lowering;
+use crate::entity::{NodeId, PhaseId, PrimaryMap, StepId};
+use crate::ir::Program;
+use crate::pass;
+use crate::valid::ValidProgram;
+
+/// Plans a step of a program, in one of its variants if it has any.
+///
+/// The result depends on the arguments alone. In debug builds it is checked with [`check`] before it is returned.
+///
+/// # Errors
+/// The first rule of [`PlanError`] that the step, the target or the options break.
+pub fn plan(
+    program: &ValidProgram,
+    step: &str,
+    variant: Option<&str>,
+    fusion: &FusionPlan,
+    target: &Target,
+    tuning: &Tuning,
+) -> Result<StepPlan, PlanError> {
+    let _span = tracing::debug_span!("plan", step, variant, plan = fusion.name).entered();
+    let id = find(program.program(), step, variant)?;
+    let program = pass::run(program, id, &wanted(&fusion.fuse))?;
+    let plan = lower(program, id, variant, fusion, target, tuning)?;
+    if cfg!(debug_assertions) {
+        check(&plan).map_err(PlanError::Unsound)?;
+    }
+    Ok(plan)
+}
+
+fn find(program: &Program, step: &str, variant: Option<&str>) -> Result<StepId, PlanError> {
+    let Some(id) = program.step(step) else {
+        let known = program.steps.values().map(|step| step.name.clone()).collect();
+        return Err(PlanError::UnknownStep { program: program.name.clone(), step: step.into(), known });
+    };
+    let found = &program.steps[id];
+    let known = || found.variants.clone();
+    match variant {
+        None if !found.variants.is_empty() => Err(PlanError::VariantNeeded { step: step.into(), known: known() }),
+        Some(variant) if !found.variants.iter().any(|own| own == variant) => {
+            Err(PlanError::UnknownVariant { step: step.into(), variant: variant.into(), known: known() })
+        }
+        _ if found.phases_in(variant).next().is_none() => {
+            Err(PlanError::NothingToRun { step: step.into(), variant: variant.unwrap_or("").into() })
+        }
+        _ => Ok(id),
+    }
+}
+
+fn wanted(fuse: &Fuse) -> Vec<&str> {
+    match fuse {
+        Fuse::None => Vec::new(),
+        Fuse::All => pass::NAMES.to_vec(),
+        Fuse::Named(names) => names.iter().map(String::as_str).collect(),
+    }
+}
+
+fn lower(
+    program: ValidProgram,
+    id: StepId,
+    variant: Option<&str>,
+    fusion: &FusionPlan,
+    target: &Target,
+    tuning: &Tuning,
+) -> Result<StepPlan, PlanError> {
+    let step = &program.program().steps[id];
+    let chain = fusion.schedule == Schedule::Chain || fusion.graphs == Graphs::PerNode;
+    let mut lowering = Lowering { program: program.program(), step, target, tuning, chain, units: PrimaryMap::new() };
+    let phases: Vec<(PhaseId, &[NodeId])> =
+        step.phases_in(variant).map(|(phase, content)| (phase, content.nodes.as_slice())).collect();
+    let graphs = {
+        let _span = tracing::debug_span!("order").entered();
+        cut(&mut lowering, &phases, fusion.graphs)?
+    };
+    let units = lowering.units;
+    let arena = {
+        let _span = tracing::debug_span!("place").entered();
+        arena(program.program(), step, &units, &graphs)?
+    };
+    let (variant, fusion, target) = (variant.map(str::to_owned), fusion.clone(), target.clone());
+    Ok(StepPlan { step: id, variant, fusion, target, units, graphs, arena, program })
+}
+
+/// One graph per phase, or one for all of them.
+fn cut(
+    lowering: &mut Lowering<'_>,
+    phases: &[(PhaseId, &[NodeId])],
+    graphs: Graphs,
+) -> Result<Vec<GraphPlan>, PlanError> {
+    let listed =
+        |&(phase, nodes): &(PhaseId, &[NodeId])| nodes.iter().map(move |&node| (phase, node)).collect::<Vec<_>>();
+    let step = lowering.step;
+    if graphs == Graphs::PerPhase {
+        let graph = |phase: &(PhaseId, &[NodeId])| {
+            let name = step.phases[phase.0].name.clone();
+            Ok(GraphPlan { name, body: lowering.body(&listed(phase), 0)? })
+        };
+        return phases.iter().map(graph).collect();
+    }
+    let all: Vec<_> = phases.iter().flat_map(listed).collect();
+    Ok(vec![GraphPlan { name: step.name.clone(), body: lowering.body(&all, 0)? }])
+}

@@ -1,0 +1,106 @@
+//! Units: nodes become launches, and lists of nodes become ordered bodies.
+
+use std::collections::HashMap;
+
+use super::error::{MAX_DEPTH, PlanError};
+use super::launch::{check_driver, check_kernel, check_limits, kernel_launch};
+use super::options::{GemmImpl, GemmKey, Target, Tuning};
+use super::order::order;
+use super::types::{Body, Unit, Work};
+use crate::analysis::Cycle;
+use crate::codegen::{map_launch, reduce_schedule};
+use crate::entity::{NodeId, PhaseId, PrimaryMap, UnitId};
+use crate::ir::{Gemm, LaunchConfig, NodeOp, Program, Reduce, Step, subtree_accesses};
+
+/// Makes the units of one step.
+pub(super) struct Lowering<'a> {
+    pub(super) program: &'a Program,
+    pub(super) step: &'a Step,
+    pub(super) target: &'a Target,
+    pub(super) tuning: &'a Tuning,
+    /// Whether units follow one another in program order.
+    pub(super) chain: bool,
+    pub(super) units: PrimaryMap<UnitId, Unit>,
+}
+
+impl Lowering<'_> {
+    /// The ordered body of these nodes, given in program order with their phases. `depth` bodies are around it.
+    pub(super) fn body(&mut self, nodes: &[(PhaseId, NodeId)], depth: usize) -> Result<Body, PlanError> {
+        let mut units = Vec::with_capacity(nodes.len());
+        for &(phase, node) in nodes {
+            units.push(self.unit(phase, node, depth)?);
+        }
+        let accesses: Vec<_> = nodes.iter().map(|&(_, node)| subtree_accesses(self.program, self.step, node)).collect();
+        let after = self.after(nodes);
+        order(&units, &accesses, &after, self.chain).map_err(|Cycle(places)| PlanError::Cycle {
+            nodes: places.iter().map(|&place| self.units[units[place as usize]].name.clone()).collect(),
+        })
+    }
+
+    /// The `after` wishes inside a body, as places.
+    fn after(&self, nodes: &[(PhaseId, NodeId)]) -> Vec<(u32, u32)> {
+        if nodes.iter().all(|&(_, node)| self.step.nodes[node].after.is_empty()) {
+            return Vec::new();
+        }
+        let places: HashMap<NodeId, u32> = (0u32..).zip(nodes).map(|(place, &(_, node))| (node, place)).collect();
+        let mut wishes = Vec::new();
+        for (to, &(_, node)) in (0u32..).zip(nodes) {
+            wishes.extend(self.step.nodes[node].after.iter().filter_map(|from| Some((*places.get(from)?, to))));
+        }
+        wishes
+    }
+
+    fn unit(&mut self, phase: PhaseId, node: NodeId, depth: usize) -> Result<UnitId, PlanError> {
+        let name = format!("{}.{}", self.step.phases[phase].name, self.step.nodes[node].name);
+        if depth > MAX_DEPTH {
+            return Err(PlanError::NestedTooDeep { node: name });
+        }
+        let work = self.work(&name, phase, node, depth)?;
+        Ok(self.units.push(Unit { name, phase, node, work }))
+    }
+
+    fn work(&mut self, name: &str, phase: PhaseId, node: NodeId, depth: usize) -> Result<Work, PlanError> {
+        let step = self.step;
+        let op = &step.nodes[node].op;
+        check_driver(name, op, self.target)?;
+        let mut inner = |body: &[NodeId]| {
+            let nodes: Vec<_> = body.iter().map(|&node| (phase, node)).collect();
+            self.body(&nodes, depth + 1)
+        };
+        match op {
+            NodeOp::If { then_body, else_body, .. } => {
+                Ok(Work::If { then_body: inner(then_body)?, else_body: inner(else_body)? })
+            }
+            NodeOp::Switch { bodies, .. } => {
+                Ok(Work::Switch { bodies: bodies.iter().map(|body| inner(body)).collect::<Result<_, _>>()? })
+            }
+            NodeOp::While { body, .. } => Ok(Work::While { body: inner(body)? }),
+            NodeOp::Kernel(call) => {
+                let config = kernel_launch(self.program, name, call)?;
+                check_kernel(name, &self.program.kernels[call.kernel], &config, self.target)?;
+                Ok(Work::Kernel(config))
+            }
+            NodeOp::Map(map) => self.generated(name, map_launch(&map.space)).map(Work::Map),
+            NodeOp::Reduce(reduce) => self.reduce(name, reduce),
+            NodeOp::Gemm(gemm) => Ok(Work::Gemm(self.gemm(gemm))),
+            NodeOp::Copy { .. } => Ok(Work::Copy),
+            NodeOp::Fill { .. } => Ok(Work::Fill),
+        }
+    }
+
+    fn reduce(&self, name: &str, reduce: &Reduce) -> Result<Work, PlanError> {
+        let schedule = reduce_schedule(reduce);
+        self.generated(name, schedule.first)?;
+        schedule.second.map(|second| self.generated(name, second)).transpose()?;
+        Ok(Work::Reduce(schedule))
+    }
+
+    fn generated(&self, name: &str, config: LaunchConfig) -> Result<LaunchConfig, PlanError> {
+        check_limits(name, &config, self.target).map(|()| config)
+    }
+
+    fn gemm(&self, gemm: &Gemm) -> GemmImpl {
+        let (m, n, k) = gemm.dims().unwrap_or_default();
+        self.tuning.gemm(&GemmKey::new([m, n, k], gemm.a.transposed, gemm.b.transposed, gemm.compute))
+    }
+}
