@@ -5,6 +5,7 @@
 use crate::builder::Builder;
 use crate::ir::Diagnostics;
 use crate::plan::{FusionPlan, PlanError, StepPlan, Target, Tuning, plan};
+use crate::spec::{ParsedSpec, SpecErrors};
 use crate::valid::{ValidProgram, validate};
 
 impl Builder {
@@ -50,5 +51,17 @@ impl ValidProgram {
         tuning: &Tuning,
     ) -> Result<StepPlan, PlanError> {
         plan(self, step, Some(variant), fusion, target, tuning)
+    }
+}
+
+impl ParsedSpec {
+    /// Checks the program.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with the bytes of the spec that it is about.
+    pub fn validate(self) -> Result<ValidProgram, SpecErrors> {
+        let Self { name, source_text, program, origins, host_fns } = self;
+        validate(program, origins, host_fns)
+            .map_err(|diagnostics| SpecErrors::of_program(&name, source_text, diagnostics))
     }
 }

@@ -37,6 +37,7 @@ pub use gemm::{GemmBuilder, IntoFactor, Product, TaggedFactor};
 pub use map::MapBuilder;
 pub use reduce::ReduceBuilder;
 pub use step::StepBuilder;
+pub(crate) use value::broadcast_terms;
 pub use value::{IntoVal, Ix, Val, axis, normal, philox, uniform};
 
 use std::panic::Location;

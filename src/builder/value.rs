@@ -614,7 +614,7 @@ impl<'a> Lowering<'a> {
 }
 
 /// The index terms by which a view of this shape broadcasts over an index space, right-aligned; `None` where it does not.
-fn broadcast_terms(shape: &Shape, space: &Shape) -> Option<Vec<IndexTerm>> {
+pub(crate) fn broadcast_terms(shape: &Shape, space: &Shape) -> Option<Vec<IndexTerm>> {
     let skip = space.rank().checked_sub(shape.rank())?;
     let axes = shape.dims().iter().zip(&space.dims()[skip..]).zip(skip..);
     axes.map(|((&dim, &extent), axis)| match dim {
