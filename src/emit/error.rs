@@ -33,12 +33,12 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum EmitError {
     /// A call of the driver or a library failed.
-    #[error("{place}: {source}")]
+    #[error("{place}: {error}")]
     Cuda {
         /// Where.
         place: Box<Place>,
         /// The failure.
-        source: Box<CudaError>,
+        error: Box<CudaError>,
     },
     /// A plan gives memory to everything that its units name.
     #[error("{place}: {what} has no memory in the plan")]
@@ -124,6 +124,13 @@ impl EmitError {
     }
 }
 
+impl EmitError {
+    /// Whether it is a fault of device code, after which the context is lost.
+    pub fn is_sticky(&self) -> bool {
+        matches!(self, Self::Cuda { error, .. } if error.is_sticky())
+    }
+}
+
 /// Puts the place to an error of the driver layer.
 pub(super) trait At<T> {
     fn at(self, place: impl FnOnce() -> Place) -> Result<T, EmitError>;
@@ -131,6 +138,6 @@ pub(super) trait At<T> {
 
 impl<T> At<T> for Result<T, CudaError> {
     fn at(self, place: impl FnOnce() -> Place) -> Result<T, EmitError> {
-        self.map_err(|source| EmitError::Cuda { place: Box::new(place()), source: Box::new(source) })
+        self.map_err(|source| EmitError::Cuda { place: Box::new(place()), error: Box::new(source) })
     }
 }

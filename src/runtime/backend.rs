@@ -34,6 +34,8 @@ pub(crate) struct Completion(pub(crate) u64);
 pub(crate) struct OpenOptions {
     /// Whether scratch is filled with NaN (every byte 0xFF) before each launch.
     pub(crate) poison: bool,
+    /// Whether each launch of a node or graph is waited for, so that a fault names it. The host always does.
+    pub(crate) checked: bool,
     /// The user's own context, in place of the device's primary one.
     pub(crate) context: Option<Arc<CudaContext>>,
     /// The user's own stream, in place of a fresh one.

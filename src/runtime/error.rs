@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use crate::emit::modules::ModuleError;
 use crate::host::HostError;
 use crate::ir::DType;
 
@@ -136,6 +137,14 @@ pub enum RuntimeError {
     /// The host executor cannot run the program.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The device code of a plan compiles.
+    #[error("step `{step}`: {error}")]
+    Compile {
+        /// The step.
+        step: String,
+        /// What the compiler says.
+        error: ModuleError,
+    },
     /// The device failed.
     #[error("{context}")]
     Device {

@@ -4,6 +4,7 @@
 //! the caller waits, reads or loads, never moves memory, and never changes a plan.
 
 mod backend;
+mod cuda;
 mod device;
 mod error;
 mod history;

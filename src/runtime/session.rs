@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::backend::{Backend, Completion, OpenOptions, RawHandles};
+use super::cuda;
 use super::device::Device;
 use super::error::RuntimeError;
 use super::history::History;
@@ -61,6 +62,14 @@ impl SessionBuilder {
         self
     }
 
+    /// Waits after each node of a plan without graphs, and after each graph of others, so that a fault names it. For debugging:
+    /// it costs most of the speed.
+    #[must_use]
+    pub fn check_each_launch(mut self) -> Self {
+        self.options.checked = true;
+        self
+    }
+
     /// Runs in this context in place of the device's primary one. The device must be the context's.
     #[must_use]
     pub fn cuda_context(mut self, context: Arc<CudaContext>) -> Self {
@@ -86,10 +95,7 @@ impl SessionBuilder {
         check_plans(&plans)?;
         let backend = match device {
             Device::Host => host::open(&plans, &self.options)?,
-            Device::Cuda { .. } => {
-                let reason = "this build has no CUDA backend: run on the host".to_owned();
-                return Err(RuntimeError::DeviceUnavailable { device: device.to_string(), reason });
-            }
+            Device::Cuda { ordinal } => cuda::open(ordinal, &plans, &self.options)?,
         };
         let inbox = vec![0; plans[0].arena().size(Region::Inbox) as usize];
         let mut session = Session {
