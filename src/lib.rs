@@ -1,4 +1,4 @@
-//! Declare GPU training steps as typed graphs, and run them as CUDA graphs.
+#![doc = include_str!("../README.md")]
 
 pub mod analysis;
 pub mod bench;
