@@ -91,6 +91,8 @@ extern "C" __global__ void market_observe(const float* __restrict__ prices, cons
                                           const unsigned int* __restrict__ day, const float* __restrict__ exposure,
                                           const float* __restrict__ equity, float* __restrict__ obs, unsigned int days,
                                           unsigned int stocks, unsigned int s) {
+    sg::pdl_wait();
+    sg::pdl_trigger();
     __shared__ float back[LOOKBACK + 1u];
     const unsigned int account = blockIdx.x;
     const unsigned int today = min(day[account], days - 1u);
@@ -115,6 +117,8 @@ extern "C" __global__ void branch_select(const float* __restrict__ heads, const 
                                          const float* __restrict__ epsilon, unsigned int a0, unsigned int a1,
                                          unsigned int a2, unsigned int atoms, float vmin, float vmax,
                                          int* __restrict__ action, unsigned int rows, unsigned int width) {
+    sg::pdl_wait();
+    sg::pdl_trigger();
     const unsigned int at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= rows * 3u) return;
     const unsigned int row = at / 3u, branch = at % 3u;
@@ -141,8 +145,8 @@ extern "C" __global__ void branch_select(const float* __restrict__ heads, const 
 // prices [days, stocks]; action [e, 3] (exposure level of 0 .. levels - 1, order type, urgency); stock [e]; day, exposure,
 // equity [e] (equity: sum of rewards since the account opened); scalars: commission, slippage, limit_offset (log price),
 // ruin (equity at or below which the account is closed), label_band (log return), last_day (the account's last close).
-// Out: facts [e, 6] (reward, ruined, log return of the bar, exposure before, exposure after, cost per exposure traded; rewards,
-// returns and costs in `unit`s), ended (no further bar), label (0 down, 1 flat, 2 up) [e].
+// Out: facts [e, 6] (reward, ruined, log return of the bar, exposure before, exposure after, cost of certain execution per
+// exposure traded; rewards, returns and costs in `unit`s), ended (no further bar), label (0 down, 1 flat, 2 up) [e].
 // Launch: one thread per account.
 extern "C" __global__ void market_trade(
     const float* __restrict__ prices, const int* __restrict__ action, const unsigned int* __restrict__ stock,
@@ -151,6 +155,8 @@ extern "C" __global__ void market_trade(
     const float* __restrict__ ruin, const float* __restrict__ label_band, const unsigned int* __restrict__ last_day,
     unsigned int levels, float unit, float* __restrict__ facts, unsigned int* __restrict__ ended, int* __restrict__ label,
     unsigned int days, unsigned int stocks, unsigned int e) {
+    sg::pdl_wait();
+    sg::pdl_trigger();
     const unsigned int account = blockIdx.x * blockDim.x + threadIdx.x;
     if (account >= e) return;
     const unsigned int today = min(day[account], days - 1u), tomorrow = min(today + 1u, days - 1u);
@@ -162,18 +168,19 @@ extern "C" __global__ void market_trade(
     const int order = action[account * 3u + 1u], urgency = action[account * 3u + 2u];
     const float pace = urgency == 0 ? 0.25f : urgency == 1 ? 0.5f : 1.0f;
     const float wanted = pace * (target - held);
-    float traded = wanted, gain = wanted * g, rate = *commission + *slippage * pace;
+    float traded = wanted, gain = wanted * g, rate = *commission + *slippage * pace, cost = rate * fabsf(wanted);
     if (order == 1) {
         const bool filled = wanted > 0.0f ? g <= -*limit_offset : g >= *limit_offset;
         traded = filled ? wanted : 0.0f;
-        rate = *commission - *limit_offset;
         gain = traded * g;
+        cost = (*commission - *limit_offset) * fabsf(traded);
     } else if (order == 2) {
-        gain = 0.5f * wanted * g;
         rate = *commission + 0.5f * *slippage * pace;
+        gain = 0.5f * wanted * g;
+        cost = rate * fabsf(wanted);
     }
 
-    const float earned = before > *ruin ? held * g + gain - rate * fabsf(traded) : 0.0f;
+    const float earned = before > *ruin ? held * g + gain - cost : 0.0f;
     const float total = before + earned;
     const bool ruined = total <= *ruin;
     const float after = ruined ? 0.0f : held + traded;

@@ -415,8 +415,8 @@ fn orders_cost_and_earn_as_documented() {
             assert!((growth / unit - g).abs() <= tolerance);
             assert_eq!((before, now), (held, f64::from(out.accounts.exposure[0])));
             assert_eq!((out.accounts.day[0], out.ended[0], ruined), (1, 0, 0.0));
-            if action[1] != 2 {
-                // What relabelling relies on: the reward follows from the position, the move and the rate.
+            if action[1] == 0 {
+                // What relabelling relies on: a market order's reward follows from the position, the move and the rate.
                 assert!((now * growth - rate * (now - before).abs() - found).abs() <= 4.0 * unit * tolerance);
             }
             assert_eq!(out.label[0], if falls { 0 } else { 2 });

@@ -21,8 +21,11 @@ pub const PACES: [f32; 3] = [0.25, 0.5, 1.0];
 /// Order types, in the order of their branch.
 pub const ORDERS: [&str; 3] = ["market", "limit", "average"];
 
-/// What [`market_trade`] writes of each bar, in order: the reward, 1 where the account was ruined, the log return of the price, the
-/// exposure before and after, and the cost per unit of exposure traded.
+/// What [`market_trade`] writes of each bar, in order: the reward, 1 where the account was ruined, the log return of the price,
+/// the exposure before and after, and what certain execution of such an order costs per unit of exposure traded.
+///
+/// The rate is for hindsight: what would have been paid to get elsewhere. So a limit order counts as a market order there; its
+/// price improvement belongs to the bars on which it was filled.
 pub const FACTS: [&str; 6] = ["reward", "ruined", "growth", "before", "after", "rate"];
 
 /// The smallest volatility and spread that anything is divided by.
@@ -37,6 +40,7 @@ crate::kernel! {
         obs: Out<f32>[e, s], days: Size, stocks: Size, s: Size,
     )
     launch rows(obs, block = 32)
+    pdl(early = [])
     host observe_host
 }
 
@@ -53,6 +57,7 @@ crate::kernel! {
         rows: Size, width: Size,
     )
     launch elements(action, block = 128, per_thread = 1)
+    pdl(early = [])
     host select_host
 }
 
@@ -70,6 +75,7 @@ crate::kernel! {
         days: Size, stocks: Size, e: Size,
     )
     launch elements(ended, block = 128, per_thread = 1)
+    pdl(early = [])
     host trade_host
 }
 
@@ -193,7 +199,7 @@ fn trade_host(call: market_trade::Host<'_>) {
         let action = &call.action[account * 3..][..3];
         let target = 2.0 * action[0] as f32 / (call.levels - 1) as f32 - 1.0;
         let fill = fill(&call, action, target - held, g);
-        let earned = if before > call.ruin { held * g + fill.gain - fill.rate * fill.traded.abs() } else { 0.0 };
+        let earned = if before > call.ruin { held * g + fill.gain - fill.cost } else { 0.0 };
         let total = before + earned;
         let ruined = total <= call.ruin;
         let after = if ruined { 0.0 } else { held + fill.traded };
@@ -212,9 +218,11 @@ fn trade_host(call: market_trade::Host<'_>) {
 struct Fill {
     /// The change of exposure.
     traded: f32,
-    /// What the change earned until the next close, at the price that `rate` counts from.
+    /// What the change earned until the next close.
     gain: f32,
-    /// What it cost per unit of exposure.
+    /// What it cost.
+    cost: f32,
+    /// What certain execution costs per unit of exposure.
     rate: f32,
 }
 
@@ -225,13 +233,18 @@ fn fill(call: &market_trade::Host<'_>, action: &[i32], distance: f32, g: f32) ->
         _ => PACES[2],
     };
     let wanted = pace * distance;
+    let rate = call.commission + call.slippage * pace;
     match action[1] {
         1 => {
             let filled = if wanted > 0.0 { g <= -call.limit_offset } else { g >= call.limit_offset };
             let traded = if filled { wanted } else { 0.0 };
-            Fill { traded, gain: traded * g, rate: call.commission - call.limit_offset }
+            let cost = (call.commission - call.limit_offset) * traded.abs();
+            Fill { traded, gain: traded * g, cost, rate }
         }
-        2 => Fill { traded: wanted, gain: 0.5 * wanted * g, rate: call.commission + 0.5 * call.slippage * pace },
-        _ => Fill { traded: wanted, gain: wanted * g, rate: call.commission + call.slippage * pace },
+        2 => {
+            let rate = call.commission + 0.5 * call.slippage * pace;
+            Fill { traded: wanted, gain: 0.5 * wanted * g, cost: rate * wanted.abs(), rate }
+        }
+        _ => Fill { traded: wanted, gain: wanted * g, cost: rate * wanted.abs(), rate },
     }
 }
