@@ -58,7 +58,8 @@ __device__ float feature(const float* back, float exposure, float equity, unsign
     }
 }
 
-// The mean over the atoms of one action's distribution, logits = value + advantage - mean advantage; or, with one atom, that sum.
+// The mean over the atoms of one action's distribution, logits = value + advantage - mean advantage; or, with one atom, that
+// sum.
 __device__ float action_value(const float* value, const float* advantage, unsigned int actions, unsigned int atoms,
                               unsigned int action, float vmin, float vmax) {
     float largest = 0.0f, weight = 0.0f, mean = 0.0f;

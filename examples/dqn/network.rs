@@ -167,7 +167,7 @@ pub(crate) fn forward(
         let name = head.checked_sub(1).map_or_else(|| "value".to_owned(), |branch| format!("adv{branch}"));
         let (from, columns) = (hidden.cols(head * hyper.head..(head + 1) * hyper.head), hyper.out_columns(head));
         let (product, out) = (product.cols(columns.clone()), out.cols(columns.clone()));
-        dense.into(&name, from, weights.out.rows(columns), product, out, |z| z);
+        dense.layer_into(&name, from, weights.out.rows(columns), product, out, |z| z);
     }
     Activations { trunk, inner, hidden, out }
 }
@@ -191,10 +191,10 @@ impl Dense<'_, '_, '_> {
         let (rows, width) = (rows_of(x), rows_of(layer.w));
         let product = self.temp(&format!("{name}.mm"), width, rows);
         let out = self.temp(name, width, rows);
-        self.into(name, x, layer, product, out, act)
+        self.layer_into(name, x, layer, product, out, act)
     }
 
-    fn into(
+    fn layer_into(
         &mut self,
         name: &str,
         x: Tensor<f32>,
