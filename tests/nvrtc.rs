@@ -5,16 +5,19 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use stepgraph::codegen::Generator;
+use stepgraph::codegen::{Generator, ParamSource};
 use stepgraph::cuda::nvrtc::{Arch, Nvrtc, NvrtcError, Source};
-use stepgraph::emit::cache::Cache;
-use stepgraph::emit::modules::{ModuleError, compile_source};
-use stepgraph::ir::Origins;
+use stepgraph::emit::cache::{Cache, CacheOutcome};
+use stepgraph::emit::modules::{ModuleError, PlanModules, compile_source};
+use stepgraph::ir::{NodeOp, Origins};
 use stepgraph::kernel::registry;
+use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning, Work, plan};
+use stepgraph::spec::{self, SpecOptions};
 use stepgraph::valid::{ValidProgram, validate};
 
 /// The architectures that the project promises: Ampere, Hopper, Blackwell.
@@ -61,18 +64,76 @@ fn generated(program: &ValidProgram) -> String {
     sources.join("\n")
 }
 
-/// Protects: no kernel of the library is broken for an architecture that nobody has at hand.
+/// Protects: no hand-written kernel is broken for an architecture that nobody has at hand.
 #[test]
-fn library_kernels_compile() {
+fn hand_written_kernels_compile() {
     let Some(nvrtc) = compiler() else { return };
-    let sources: BTreeMap<_, _> = registry::names()
-        .map(|name| registry::find(name).expect("listed").decl.source)
-        .map(|source| (source.file.clone(), source.text))
-        .collect();
-    assert!(sources.len() >= 2, "{sources:?}");
-    for (file, text) in sources {
-        compiles(&nvrtc, &file, &text);
+    let files = files_in("kernels", "cu");
+    for name in registry::names() {
+        let file = registry::find(name).expect("listed").decl.source.file;
+        assert!(files.contains(&PathBuf::from(&file)), "{name} is in {file}, which is not among {files:?}");
     }
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a readable file");
+        compiles(&nvrtc, &file.display().to_string(), &text);
+    }
+}
+
+/// Protects: every spec's plans get all the code that they launch, compiled; the second time nothing is compiled.
+#[test]
+fn plans_of_specs_compile() {
+    let Some(nvrtc) = compiler() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = Cache::at(folder.path());
+    let specs = files_in("graph_specs", "toml");
+    assert!(!specs.is_empty());
+    for file in specs {
+        let parsed = spec::read(&file, &SpecOptions::default()).unwrap_or_else(|errors| panic!("{errors}"));
+        let program = parsed.validate().unwrap_or_else(|errors| panic!("{errors}"));
+        let steps: Vec<_> = program.program().steps.values().cloned().collect();
+        for (step, variant) in steps.iter().flat_map(|step| step.forms().into_iter().map(move |form| (step, form))) {
+            let fusion = FusionPlan::mega();
+            let plan = plan(&program, &step.name, variant, &fusion, &Target::default(), &Tuning::default())
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let context = format!("{} {} {variant:?}", file.display(), step.name);
+            plan_compiles(&nvrtc, &plan, &cache, &context);
+        }
+    }
+}
+
+fn plan_compiles(nvrtc: &Nvrtc, plan: &StepPlan, cache: &Cache, context: &str) {
+    let sm = plan.target().sm;
+    let modules = PlanModules::compile(plan, sm, nvrtc, cache).unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(modules.modules().iter().all(|module| module.log.is_empty()), "{context}: {:?}", modules.modules());
+    for (id, unit) in plan.units().iter() {
+        let (kernels, name) = (modules.generated(unit.node), &unit.name);
+        match &unit.work {
+            Work::Kernel(_) => {
+                let NodeOp::Kernel(call) = &plan.program().program().steps[plan.step()].nodes[unit.node].op else {
+                    panic!("{context}: {name} is no kernel");
+                };
+                assert!(modules.module_of(call.kernel).is_some(), "{context}: {name} has no module");
+            }
+            Work::Map(launch) => assert_eq!(kernels.iter().map(|k| k.launch).collect::<Vec<_>>(), [*launch], "{name}"),
+            Work::Reduce(schedule) => {
+                let launches: Vec<_> = std::iter::once(schedule.first).chain(schedule.second).collect();
+                assert_eq!(kernels.iter().map(|k| k.launch).collect::<Vec<_>>(), launches, "{context}: {name}");
+            }
+            _ => {}
+        }
+        let workspace = kernels.iter().any(|kernel| kernel.params.contains(&ParamSource::Workspace));
+        assert!(!workspace || plan.arena().workspaces[id].is_some(), "{context}: {name} has no workspace");
+    }
+    let again = PlanModules::compile(plan, sm, nvrtc, cache).expect("compiled before");
+    assert!(again.modules().iter().all(|module| module.outcome == CacheOutcome::Hit), "{context}");
+}
+
+/// The files of a folder of the crate with this extension, in order.
+fn files_in(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path());
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|own| own == extension)).collect();
+    files.sort();
+    files
 }
 
 /// Protects: whatever a valid program asks for, the generated code is legal CUDA C without warnings.
