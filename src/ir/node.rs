@@ -211,6 +211,18 @@ impl Gemm {
         let (m, k) = if self.a.transposed { (a1, a0) } else { (a0, a1) };
         Some((m, if self.b.transposed { b0 } else { b1 }, k))
     }
+
+    /// The shape that D has when the product declares it: m × n, with 1 for what an operand that is no matrix lacks.
+    pub fn product_shape(&self) -> Shape {
+        Self::shape_of(&self.a, &self.b)
+    }
+
+    /// The shape of the product of two operands, as in [`Gemm::product_shape`].
+    pub fn shape_of(a: &Operand, b: &Operand) -> Shape {
+        let extent = |operand: &Operand, axis: usize| operand.view.shape().dims().get(axis).copied().unwrap_or(1);
+        let (m, n) = (extent(a, usize::from(a.transposed)), extent(b, usize::from(!b.transposed)));
+        Shape::new(&[m, n]).unwrap_or_default()
+    }
 }
 
 /// Where a result goes.

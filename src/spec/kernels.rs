@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use indexmap::IndexMap;
 use toml::de::DeValue;
 
 use super::context::Context;
@@ -18,34 +17,37 @@ use crate::kernel::signature::{self, CParam, Passing, Signature};
 use crate::kernel::{KernelDef, registry};
 
 /// The kernels of one spec by name.
-#[derive(Debug, Default)]
-pub(super) struct KernelTable {
-    declared: IndexMap<String, KernelDef>,
-    used: HashMap<String, KernelId>,
-}
+pub(super) type KernelTable = HashMap<String, KernelId>;
 
-/// The kernel of this name. A program has the kernels that its nodes call, in the order of their first call.
+/// The kernel of this name. A program has the kernels that its spec declares, then those of the library that its nodes call,
+/// in the order of their first call.
 pub(super) fn find(cx: &mut Context<'_>, name: &Text<'_>) -> Option<KernelId> {
-    if let Some(&id) = cx.kernels.used.get(name.text) {
+    if let Some(&id) = cx.kernels.get(name.text) {
         return Some(id);
     }
-    let Some(def) = cx.kernels.declared.get(name.text).cloned().or_else(|| registry::find(name.text)) else {
-        if cx.is_poisoned(&poison_key(name.text)) {
-            return None;
-        }
-        let mut known: Vec<_> = registry::names().map(str::to_owned).collect();
-        known.extend(cx.kernels.declared.keys().cloned());
-        let error = ProgramError::UnknownName {
-            kind: "kernel",
-            name: name.text.to_owned(),
-            similar: similar(name.text, known),
-        };
-        return cx.fail(name.whole(), error);
-    };
+    if cx.is_poisoned(&poison_key(name.text)) {
+        return None;
+    }
+    match registry::find(name.text) {
+        Some(def) => Some(add(cx, def)),
+        None => unknown(cx, name),
+    }
+}
+
+fn add(cx: &mut Context<'_>, def: KernelDef) -> KernelId {
+    let name = def.decl.name.clone();
     let id = cx.program.kernels.push(def.decl);
     cx.host_fns[id] = def.host;
-    cx.kernels.used.insert(name.text.to_owned(), id);
-    Some(id)
+    cx.kernels.insert(name, id);
+    id
+}
+
+fn unknown<T>(cx: &mut Context<'_>, name: &Text<'_>) -> Option<T> {
+    let mut known: Vec<_> = registry::names().map(str::to_owned).collect();
+    known.extend(cx.program.kernels.values().map(|decl| decl.name.clone()));
+    let (name, span) = (name.text.to_owned(), name.whole());
+    let similar = similar(&name, known);
+    cx.fail(span, ProgramError::UnknownName { kind: "kernel", name, similar })
 }
 
 /// The length of a group as one flat array, padding included.
@@ -68,7 +70,7 @@ pub(super) fn declare(cx: &mut Context<'_>, entry: &Entry<'_>) {
     };
     for entry in entries(table) {
         match kernel(cx, &entry) {
-            Some(def) => drop(cx.kernels.declared.insert(entry.key.to_owned(), def)),
+            Some(def) => drop(add(cx, def)),
             None => cx.poison(&poison_key(entry.key)),
         }
     }
@@ -77,6 +79,9 @@ pub(super) fn declare(cx: &mut Context<'_>, entry: &Entry<'_>) {
 fn kernel(cx: &mut Context<'_>, entry: &Entry<'_>) -> Option<KernelDef> {
     let Some(table) = entry.table() else { return cx.wrong_type(entry, "a table that declares a kernel") };
     let mut fields = Fields::new(format!("kernel `{}`", entry.key), entry.key_span(), table);
+    if let Some(library) = fields.take("library") {
+        return from_library(cx, entry, fields, &library);
+    }
     let file = fields.need(cx, "file").and_then(|file| cx.text(&file, "the name of a .cu file"));
     let params = fields.take("params");
     let launch = fields.need(cx, "launch").and_then(|launch| launch_rule(cx, &launch));
@@ -103,6 +108,16 @@ fn kernel(cx: &mut Context<'_>, entry: &Entry<'_>) -> Option<KernelDef> {
         return bad_kernel(cx, entry, file.text, &fault.to_string());
     }
     Some(KernelDef { decl, host: None })
+}
+
+/// `{ library = true }`: gives a kernel of the library its place among the others.
+fn from_library(cx: &mut Context<'_>, entry: &Entry<'_>, fields: Fields<'_>, library: &Entry<'_>) -> Option<KernelDef> {
+    fields.finish(cx);
+    if !cx.boolean(library)? {
+        return cx.wrong_type(library, "true, or nothing at all");
+    }
+    let name = Text::new(entry.key, cx.source, entry.key_span());
+    registry::find(entry.key).or_else(|| unknown(cx, &name))
 }
 
 /// Tells "not given" (`Some(None)`) from "given wrongly" (`None`).

@@ -1,4 +1,4 @@
-//! Programs as text: reads TOML specs.
+//! Programs as text: reads TOML specs, and writes any program in canonical form.
 //!
 //! A spec is declarations of memory and one table per phase, with one node a line; the node's key is its name and names its
 //! output. Reading resolves every name, shape and dimension, and gives the same [`Program`] that the Rust API makes;
@@ -24,7 +24,8 @@
 //! y = { map = "h * rate" }
 //! "#;
 //! let parsed = spec::parse(text, &SpecOptions::default())?;
-//! assert_eq!(parsed.program.steps.len(), 1);
+//! let again = spec::parse(&spec::write(&parsed.program), &SpecOptions::default())?;
+//! assert_eq!(again.program, parsed.program);
 //! # Ok::<(), spec::SpecErrors>(())
 //! ```
 
@@ -42,14 +43,16 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod view;
+mod write;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 pub use context::SpecOptions;
 pub use error::{Labelled, SpecError, SpecErrors};
+pub use write::write;
 
 use crate::ir::{Item, Origins, Program, Role};
 use crate::kernel::HostFns;
@@ -143,12 +146,24 @@ fn program<'d>(cx: &mut Context<'_>, table: &'d DeTable<'d>) {
     }
 }
 
-/// A step is a table with a table in it, or an empty one.
+/// A step is a table with phases; a table that resembles a declaration's must have a node to count as one.
 fn is_step(entry: &Entry<'_>) -> bool {
     let Some(table) = entry.table() else { return false };
-    let misspelt = similar(entry.key, DECLARATIONS).is_some();
-    let has_phase = table.values().any(|value| value.get_ref().is_table() || value.get_ref().is_array());
-    has_phase && !misspelt || table.is_empty()
+    let phases = || table.values().map(toml::Spanned::get_ref).filter(|value| value.is_table() || value.is_array());
+    let has_node = |phase: &DeValue<'_>| {
+        let nodes =
+            phase.as_table().into_iter().flat_map(|phase| phase.values()).filter_map(|node| node.get_ref().as_table());
+        nodes.into_iter().any(|node| nodes::KINDS.iter().any(|kind| node.contains_key(*kind)))
+    };
+    match similar(entry.key, DECLARATIONS) {
+        Some(_) => phases().any(has_node),
+        None => table.is_empty() || phases().next().is_some(),
+    }
+}
+
+/// Whether a step of this name needs no `step.` before it.
+fn is_plain_step_name(name: &str) -> bool {
+    !["program", "dims", "step"].contains(&name) && similar(name, DECLARATIONS).is_none()
 }
 
 fn unknown_table(cx: &mut Context<'_>, entry: &Entry<'_>) {

@@ -129,11 +129,7 @@ struct Product<'d> {
 }
 
 impl Product<'_> {
-    /// The shape of the product; where an operand is no matrix, 1 stands for what it does not have.
     fn shape(&self) -> Shape {
-        let extent = |operand: &Operand, axis: usize| operand.view.shape().dims().get(axis).copied().unwrap_or(1);
-        let m = extent(&self.a, usize::from(self.a.transposed));
-        let n = extent(&self.b, usize::from(!self.b.transposed));
-        Shape::new(&[m, n]).unwrap_or_default()
+        Gemm::shape_of(&self.a, &self.b)
     }
 }

@@ -63,7 +63,7 @@ impl<'d> StepReader<'_, '_, 'd> {
 
     fn output_text(&mut self, text: &Text<'_>) -> Option<OutputText> {
         if let Some(name) = text.text.strip_prefix('=') {
-            return Some(OutputText::New { name: name.trim().to_owned(), span: text.whole() });
+            return Some(self.own_output(name.trim(), &text.whole()));
         }
         syntax::place(self.cx, text).map(OutputText::Known)
     }

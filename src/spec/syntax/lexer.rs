@@ -38,6 +38,11 @@ const SYMBOLS: [&str; 29] = [
     ")", "[", "]", ",", ";", ":", "@", "'",
 ];
 
+/// Whether a name means something to the language, so that a buffer of this name must stand in back quotes.
+pub(in super::super) fn is_reserved(name: &str) -> bool {
+    matches!(name, "acc" | "let" | "inf" | "nan") || axis(name).is_some()
+}
+
 /// The axis that `i0` to `i3` name.
 pub(in super::super) fn axis(name: &str) -> Option<u8> {
     match name {

@@ -12,7 +12,7 @@
 mod lexer;
 mod parser;
 
-pub(super) use lexer::axis;
+pub(super) use lexer::{axis, is_reserved};
 pub(super) use parser::{expression, place, product, program};
 
 use super::document::Span;
