@@ -1,11 +1,18 @@
-//! Plans of random programs: order, memory and checks against brute force.
+//! Plans of random programs: order, memory and the independent check against brute force.
 
 mod common;
 
+use std::collections::{BTreeSet, HashMap};
+
 use common::random::{Recipe, recipes};
 use proptest::prelude::*;
-use stepgraph::ir::Origins;
-use stepgraph::plan::{Fuse, FusionPlan, Graphs, PlanError, Schedule, StepPlan, Target, Tuning, check, plan};
+use proptest::strategy::ValueTree;
+use stepgraph::entity::{BufferId, NodeId, UnitId};
+use stepgraph::ir::{Access, Origins, Resource, Role, node_accesses, subtree_accesses};
+use stepgraph::plan::{
+    Body, Cause, Fuse, FusionPlan, Graphs, Placement, PlanError, PlanParts, Region, Schedule, StepPlan, Target, Tuning,
+    Work, check, plan,
+};
 use stepgraph::valid::{ValidProgram, validate};
 
 fn valid(recipe: &Recipe) -> ValidProgram {
@@ -41,17 +48,417 @@ fn plans(program: &ValidProgram, fusion: &FusionPlan) -> Vec<StepPlan> {
     found
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+/// Bytes, the units that touch them, and whether nothing may share them.
+type Piece = (Placement, Vec<UnitId>, bool);
 
-    /// Protects: every way of planning every valid program gives a plan that the independent check accepts.
-    #[test]
-    fn every_plan_passes_its_check(recipe in recipes()) {
-        let program = valid(&recipe);
-        for fusion in fusion_plans() {
-            for plan in plans(&program, &fusion) {
-                prop_assert_eq!(check(&plan), Ok(()));
+/// A body with its conditional, and its nodes in program order.
+struct BodyOf<'a> {
+    body: &'a Body,
+    owner: Option<UnitId>,
+    nodes: Vec<NodeId>,
+}
+
+/// What brute force says about a plan: every pair of nodes, every pair of buffers.
+struct Oracle<'a> {
+    parts: &'a PlanParts,
+    bodies: Vec<BodyOf<'a>>,
+    reach: Vec<Vec<Vec<bool>>>,
+    home: HashMap<UnitId, (usize, usize)>,
+}
+
+impl<'a> Oracle<'a> {
+    fn new(parts: &'a PlanParts) -> Self {
+        let step = &parts.program.program().steps[parts.step];
+        let mut bodies: Vec<BodyOf<'a>> = Vec::new();
+        let phases: Vec<Vec<NodeId>> =
+            step.phases_in(parts.variant.as_deref()).map(|(_, phase)| phase.nodes.clone()).collect();
+        let per_graph = if parts.fusion.graphs == Graphs::PerPhase { phases } else { vec![phases.concat()] };
+        for (graph, nodes) in parts.graphs.iter().zip(per_graph) {
+            bodies.push(BodyOf { body: &graph.body, owner: None, nodes });
+        }
+        let mut at = 0;
+        while at < bodies.len() {
+            for &unit in &bodies[at].body.units {
+                let found = &parts.units[unit];
+                let nodes = step.nodes[found.node].op.bodies();
+                for (body, nodes) in found.work.bodies().into_iter().zip(nodes) {
+                    bodies.push(BodyOf { body, owner: Some(unit), nodes: nodes.to_vec() });
+                }
+            }
+            at += 1;
+        }
+        let reach = bodies.iter().map(|body| reachable(body.body)).collect();
+        let home = bodies.iter().enumerate().flat_map(|(number, body)| {
+            body.body.units.iter().enumerate().map(move |(place, &unit)| (unit, (number, place)))
+        });
+        let home = home.collect();
+        Self { parts, bodies, reach, home }
+    }
+
+    fn accesses(&self, node: NodeId) -> Vec<Access> {
+        let program = self.parts.program.program();
+        subtree_accesses(program, &program.steps[self.parts.step], node)
+    }
+
+    /// The pairs of places of a body that conflict, or that the user ordered: all of them.
+    fn required(&self, body: usize) -> BTreeSet<(usize, usize)> {
+        let step = &self.parts.program.program().steps[self.parts.step];
+        let BodyOf { body, nodes, .. } = &self.bodies[body];
+        let place: HashMap<NodeId, usize> =
+            body.units.iter().enumerate().map(|(place, &unit)| (self.parts.units[unit].node, place)).collect();
+        let accesses: Vec<_> = nodes.iter().map(|&node| self.accesses(node)).collect();
+        let mut pairs = BTreeSet::new();
+        for (later, node) in nodes.iter().enumerate() {
+            for (earlier, other) in nodes[..later].iter().enumerate() {
+                if conflict(&accesses[earlier], &accesses[later]) {
+                    pairs.insert((place[other], place[node]));
+                }
+            }
+            pairs.extend(step.nodes[*node].after.iter().filter_map(|other| Some((*place.get(other)?, place[node]))));
+        }
+        pairs
+    }
+
+    fn keeps_order(&self) -> bool {
+        (0..self.bodies.len()).all(|body| self.required(body).iter().all(|&(from, to)| self.reach[body][from][to]))
+    }
+
+    /// From the graph inwards: body and place; a loop hides what is inside.
+    fn path(&self, unit: UnitId) -> Vec<(usize, usize)> {
+        let mut path = Vec::new();
+        let mut at = Some(unit);
+        while let Some(unit) = at {
+            if matches!(self.parts.units[unit].work, Work::While { .. }) {
+                path.clear();
+            }
+            path.push(self.home[&unit]);
+            at = self.bodies[self.home[&unit].0].owner;
+        }
+        path.reverse();
+        path
+    }
+
+    fn precedes(&self, earlier: UnitId, later: UnitId) -> bool {
+        let (a, b) = (self.path(earlier), self.path(later));
+        let Some((level, (x, y))) = a.iter().zip(&b).enumerate().find(|(_, (x, y))| x != y) else { return false };
+        if x.0 == y.0 { self.reach[x.0][x.1][y.1] } else { level == 0 && x.0 < y.0 }
+    }
+
+    /// Everything in scratch: its bytes, and the units that touch it.
+    fn scratch(&self) -> Vec<Piece> {
+        let program = self.parts.program.program();
+        let step = &program.steps[self.parts.step];
+        let mut users: HashMap<BufferId, Vec<UnitId>> = HashMap::new();
+        for (id, unit) in self.parts.units.iter() {
+            for access in node_accesses(program, step, unit.node) {
+                if let Resource::View(view) = access.resource {
+                    users.entry(view.buffer).or_default().push(id);
+                }
+            }
+        }
+        let arena = &self.parts.arena;
+        let mut found = Vec::new();
+        let grouped: BTreeSet<BufferId> =
+            program.groups.values().flat_map(|group| group.members.iter().copied()).collect();
+        for (id, buffer) in
+            program.buffers.iter().filter(|(id, buffer)| buffer.role == Role::Temp && !grouped.contains(id))
+        {
+            let used = users.get(&id).cloned().unwrap_or_default();
+            found.extend(arena.buffers[id].map(|placement| (placement, used, buffer.tap)));
+        }
+        for (group, content) in program.groups.iter() {
+            let Some(first) = arena.buffers[content.members[0]].filter(|place| place.region == Region::Scratch) else {
+                continue;
+            };
+            let used = content.members.iter().filter_map(|member| users.get(member)).flatten().copied().collect();
+            let tapped = content.members.iter().any(|&member| program.buffers[member].tap);
+            found.push((Placement { bytes: program.group_layout(group).1, ..first }, used, tapped));
+        }
+        let workspaces = self.parts.units.keys().filter_map(|id| Some((arena.workspaces[id]?, vec![id], false)));
+        found.extend(workspaces);
+        found
+    }
+
+    fn keeps_memory(&self) -> bool {
+        let pieces = self.scratch();
+        let size = self.parts.arena.size(Region::Scratch);
+        let all_before = |a: &[UnitId], b: &[UnitId]| a.iter().all(|&x| b.iter().all(|&y| self.precedes(x, y)));
+        let apart = |(a, a_users, a_tap): &Piece, (b, b_users, b_tap): &Piece| {
+            !a.overlaps(b) || !(*a_tap || *b_tap) && (all_before(a_users, b_users) || all_before(b_users, a_users))
+        };
+        pieces.iter().all(|(piece, ..)| piece.end() <= size)
+            && pieces.iter().enumerate().all(|(at, a)| pieces[..at].iter().all(|b| apart(a, b)))
+    }
+
+    fn is_sound(&self) -> bool {
+        self.keeps_order() && self.keeps_memory()
+    }
+}
+
+fn conflict(earlier: &[Access], later: &[Access]) -> bool {
+    let clash = |a: &Access, b: &Access| (a.mode.writes() || b.mode.writes()) && a.resource.overlaps(&b.resource);
+    earlier.iter().any(|a| later.iter().any(|b| clash(a, b)))
+}
+
+fn reachable(body: &Body) -> Vec<Vec<bool>> {
+    let place: HashMap<UnitId, usize> = body.units.iter().enumerate().map(|(place, &unit)| (unit, place)).collect();
+    let edges = body.edges.iter().map(|edge| (place[&edge.from], place[&edge.to])).collect::<Vec<_>>();
+    closure(body.units.len(), &edges)
+}
+
+fn closure(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<bool>> {
+    let mut reach = vec![vec![false; count]; count];
+    edges.iter().for_each(|&(from, to)| reach[from][to] = true);
+    for middle in 0..count {
+        for from in 0..count {
+            if reach[from][middle] {
+                let row = reach[middle].clone();
+                reach[from].iter_mut().zip(row).for_each(|(own, other)| *own |= other);
             }
         }
     }
+    reach
+}
+
+/// The edges of every body, to be damaged.
+fn bodies_mut(parts: &mut PlanParts) -> Vec<&mut Body> {
+    let outer = parts.graphs.iter_mut().map(|graph| &mut graph.body);
+    let inner = parts.units.values_mut().flat_map(|unit| match &mut unit.work {
+        Work::If { then_body, else_body } => vec![then_body, else_body],
+        Work::Switch { bodies } => bodies.iter_mut().collect(),
+        Work::While { body } => vec![body],
+        _ => Vec::new(),
+    });
+    outer.chain(inner).collect()
+}
+
+fn case() -> impl Strategy<Value = (Recipe, prop::sample::Index, [prop::sample::Index; 3])> {
+    (recipes(), any::<prop::sample::Index>(), any::<[prop::sample::Index; 3]>())
+}
+
+/// The plan of one case: any way of planning any step.
+fn one_plan(recipe: &Recipe, pick: &prop::sample::Index) -> Option<StepPlan> {
+    let program = valid(recipe);
+    let all: Vec<_> = fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)).collect();
+    (!all.is_empty()).then(|| all[pick.index(all.len())].clone())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Protects: every way of planning every valid program gives a plan that the independent check accepts, and brute force
+    /// agrees.
+    #[test]
+    fn every_plan_is_sound(recipe in recipes()) {
+        let program = valid(&recipe);
+        for plan in fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)) {
+            prop_assert_eq!(check(&plan), Ok(()));
+            prop_assert!(Oracle::new(&plan.into_parts()).is_sound());
+        }
+    }
+
+    /// Protects: a dag orders what conflicts and nothing else, with no edge that others imply; a chain orders everything.
+    #[test]
+    fn edges_are_the_reduction_of_all_conflicts(recipe in recipes()) {
+        let program = valid(&recipe);
+        for plan in fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)) {
+            let parts = plan.into_parts();
+            let is_chain = parts.fusion.schedule == Schedule::Chain || parts.fusion.graphs == Graphs::PerNode;
+            let oracle = Oracle::new(&parts);
+            for (number, of) in oracle.bodies.iter().enumerate() {
+                let count = of.body.units.len();
+                if is_chain {
+                    prop_assert_eq!(of.body.edges.len(), count.saturating_sub(1));
+                    continue;
+                }
+                let required: Vec<_> = oracle.required(number).into_iter().collect();
+                prop_assert_eq!(&oracle.reach[number], &closure(count, &required));
+                for skipped in 0..of.body.edges.len() {
+                    let mut fewer = of.body.clone();
+                    fewer.edges.remove(skipped);
+                    prop_assert_ne!(reachable(&fewer), oracle.reach[number].clone());
+                }
+            }
+        }
+    }
+
+    /// Protects: each hazard that an edge only covers lies on a path through that edge.
+    #[test]
+    fn covered_causes_lie_on_their_paths((recipe, pick, _) in case()) {
+        let Some(plan) = one_plan(&recipe, &pick) else { return Ok(()) };
+        let parts = plan.into_parts();
+        let oracle = Oracle::new(&parts);
+        for (number, of) in oracle.bodies.iter().enumerate() {
+            let place = |unit: UnitId| oracle.home[&unit].1;
+            let joined = |from: UnitId, to: UnitId| from == to || oracle.reach[number][place(from)][place(to)];
+            for edge in &of.body.edges {
+                prop_assert!(!edge.causes.is_empty());
+                for cause in &edge.causes {
+                    if let Cause::Hazard { via: Some((from, to)), .. } | Cause::After { via: Some((from, to)) } = cause {
+                        prop_assert!(joined(*from, edge.from) && joined(edge.to, *to));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Protects: a plan that lost an edge is refused exactly when some conflict, or some reuse of memory, lost its order.
+    #[test]
+    fn a_dropped_edge_is_refused_when_it_matters((recipe, pick, [body, edge, _]) in case()) {
+        let Some(plan) = one_plan(&recipe, &pick) else { return Ok(()) };
+        let mut parts = plan.into_parts();
+        let mut bodies = bodies_mut(&mut parts);
+        bodies.retain(|body| !body.edges.is_empty());
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let at = body.index(bodies.len());
+        let dropped = edge.index(bodies[at].edges.len());
+        bodies[at].edges.remove(dropped);
+        let sound = Oracle::new(&parts).is_sound();
+        prop_assert_eq!(StepPlan::from_parts(parts).is_ok(), sound);
+    }
+
+    /// Protects: two neighbours that change places are refused exactly when they conflict.
+    #[test]
+    fn reordered_units_are_refused_when_they_conflict((recipe, pick, [body, at, _]) in case()) {
+        let Some(plan) = one_plan(&recipe, &pick) else { return Ok(()) };
+        let mut parts = plan.into_parts();
+        let mut bodies = bodies_mut(&mut parts);
+        bodies.retain(|body| body.units.len() > 1);
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let number = body.index(bodies.len());
+        let body = &mut *bodies[number];
+        let first = at.index(body.units.len() - 1);
+        body.units.swap(first, first + 1);
+        let (now_first, now_second) = (body.units[first], body.units[first + 1]);
+        for edge in &mut body.edges {
+            if (edge.from, edge.to) == (now_second, now_first) {
+                (edge.from, edge.to) = (now_first, now_second);
+            }
+        }
+        let sound = Oracle::new(&parts).is_sound();
+        prop_assert_eq!(StepPlan::from_parts(parts).is_ok(), sound);
+    }
+
+    /// Protects: a buffer that is moved onto another one is refused exactly when both are in use at a time, or one is tapped.
+    #[test]
+    fn overlapping_buffers_are_refused_when_both_live((recipe, pick, [a, b, _]) in case()) {
+        let Some(plan) = one_plan(&recipe, &pick) else { return Ok(()) };
+        let mut parts = plan.into_parts();
+        let program = parts.program.program();
+        let grouped: BTreeSet<BufferId> =
+            program.groups.values().flat_map(|group| group.members.iter().copied()).collect();
+        let temps: Vec<BufferId> = program
+            .buffers_of(Role::Temp)
+            .map(|(id, _)| id)
+            .filter(|id| !grouped.contains(id) && parts.arena.buffers[*id].is_some())
+            .collect();
+        if temps.len() < 2 {
+            return Ok(());
+        }
+        let (moved, onto) = (temps[a.index(temps.len())], temps[b.index(temps.len())]);
+        let offset = parts.arena.buffers[onto].map_or(0, |placement| placement.offset);
+        if let Some(placement) = &mut parts.arena.buffers[moved] {
+            placement.offset = offset;
+        }
+        let sound = Oracle::new(&parts).is_sound();
+        prop_assert_eq!(StepPlan::from_parts(parts).is_ok(), sound);
+    }
+
+    /// Protects: a plan without one of its units, with one twice, or with a launch that its rule does not give, is refused.
+    #[test]
+    fn missing_units_and_wrong_launches_are_refused((recipe, pick, [body, at, kind]) in case()) {
+        let Some(plan) = one_plan(&recipe, &pick) else { return Ok(()) };
+        let mut parts = plan.into_parts();
+        let launches: Vec<UnitId> =
+            parts.units.iter().filter(|(_, unit)| matches!(unit.work, Work::Map(_) | Work::Kernel(_))).map(|(id, _)| id).collect();
+        if kind.index(3) == 2 && !launches.is_empty() {
+            match &mut parts.units[launches[at.index(launches.len())]].work {
+                Work::Map(config) | Work::Kernel(config) => config.grid[0] += 1,
+                _ => {}
+            }
+        } else {
+            let mut bodies = bodies_mut(&mut parts);
+            bodies.retain(|body| !body.units.is_empty());
+            let number = body.index(bodies.len());
+            let body = &mut *bodies[number];
+            let unit = body.units[at.index(body.units.len())];
+            if kind.index(2) == 0 {
+                body.units.retain(|&own| own != unit);
+                body.edges.retain(|edge| edge.from != unit && edge.to != unit);
+            } else {
+                body.units.push(unit);
+            }
+        }
+        prop_assert!(StepPlan::from_parts(parts).is_err());
+    }
+
+    /// Protects: everything lies in its region, aligned; what outlives a launch lies the same in every plan of a program, and
+    /// parameters keep their declared order.
+    #[test]
+    fn lasting_memory_is_the_same_in_every_plan(recipe in recipes()) {
+        let program = valid(&recipe);
+        let all: Vec<_> = fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)).collect();
+        for pair in all.windows(2) {
+            let (a, b) = (pair[0].arena(), pair[1].arena());
+            for (id, _) in program.program().buffers.iter().filter(|(_, buffer)| buffer.role != Role::Temp) {
+                prop_assert!(a.buffers[id].is_some());
+                prop_assert_eq!(a.buffers[id], b.buffers[id]);
+            }
+            for id in program.program().scalars.keys() {
+                prop_assert_eq!(a.scalars[id], b.scalars[id]);
+            }
+            for region in [Region::Inbox, Region::Persistent, Region::Output] {
+                prop_assert_eq!(a.size(region), b.size(region));
+            }
+        }
+    }
+
+    /// Protects: the same input gives the same bytes, in every form.
+    #[test]
+    fn every_form_is_stable((recipe, pick, _) in case()) {
+        let (Some(a), Some(b)) = (one_plan(&recipe, &pick), one_plan(&recipe, &pick)) else { return Ok(()) };
+        prop_assert_eq!(a.text(), b.text());
+        prop_assert_eq!(a.dot(), b.dot());
+        prop_assert_eq!(a.json().to_string(), b.json().to_string());
+        prop_assert_eq!(a.identity(), b.identity());
+    }
+}
+
+/// Protects: the oracle itself can say no, to order and to memory; else the damage tests would prove nothing.
+#[test]
+fn the_oracle_sees_damage() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut lost_order, mut lost_memory) = (0, 0);
+    for _ in 0..64 {
+        let recipe = recipes().new_tree(&mut runner).expect("recipes can be drawn").current();
+        let program = valid(&recipe);
+        for plan in plans(&program, &FusionPlan::mega()) {
+            let mut parts = plan.into_parts();
+            bodies_mut(&mut parts).into_iter().for_each(|body| body.edges.clear());
+            let oracle = Oracle::new(&parts);
+            lost_order += usize::from(!oracle.keeps_order());
+            lost_memory += usize::from(!oracle.keeps_memory());
+        }
+    }
+    assert!(lost_order > 10 && lost_memory > 10, "{lost_order} lost their order, {lost_memory} their memory");
+}
+
+/// Protects: a view is a box, not its buffer: column siblings of one buffer stay unordered.
+#[test]
+fn siblings_run_side_by_side() {
+    let mut p = stepgraph::Builder::new("siblings");
+    let x = p.input::<f32>("x", [8, 4]);
+    let wide = p.output::<f32>("wide", [8, 8]);
+    p.step("run", |s| {
+        s.phase("only", |f| {
+            f.copy("left", x, wide.cols(0..4));
+            f.copy("right", x, wide.cols(4..8));
+        });
+    });
+    let plan = p.build().expect("valid").plan("run", &FusionPlan::mega(), &Target::default(), &Tuning::default());
+    assert_eq!(plan.expect("plannable").graphs()[0].body.edges, []);
 }

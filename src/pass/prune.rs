@@ -7,7 +7,7 @@ use crate::entity::{BufferId, NodeId, SecondaryMap, StepId};
 use crate::ir::{Access, Program, Resource, Role, View, subtree_accesses};
 
 /// Keeps the nodes that write something which outlives the launch, and the nodes that those read from. A conditional node
-/// stays or goes as a whole. A step of which nothing would be left stays as it is.
+/// stays or goes as a whole. A variant of which nothing would be left stays as it is.
 pub(super) fn prune(program: &Program, step: StepId) -> Option<Rewrite> {
     let edited = &program.steps[step];
     let outer: Vec<NodeId> = edited.phases.values().flat_map(|phase| phase.nodes.iter().copied()).collect();
@@ -16,9 +16,15 @@ pub(super) fn prune(program: &Program, step: StepId) -> Option<Rewrite> {
     for &node in &outer {
         liveness.add(node, subtree_accesses(program, edited, node));
     }
-    liveness.spread(&outer);
+    liveness.spread(outer.iter().copied().filter(|&node| liveness.lasts(node)).collect());
+    for form in edited.forms() {
+        let own: Vec<NodeId> = edited.phases_in(form).flat_map(|(_, phase)| phase.nodes.iter().copied()).collect();
+        if own.iter().all(|&node| !liveness.live[node]) {
+            liveness.spread(own);
+        }
+    }
     let dead: Vec<NodeId> = outer.iter().copied().filter(|&node| !liveness.live[node]).collect();
-    if dead.is_empty() || dead.len() == outer.len() {
+    if dead.is_empty() {
         return None;
     }
     let mut gone = fates(edited);
@@ -44,9 +50,8 @@ impl Liveness<'_> {
         self.accesses[node] = accesses;
     }
 
-    /// Marks what has a lasting effect, then whatever that reads from.
-    fn spread(&mut self, outer: &[NodeId]) {
-        let mut waiting: Vec<NodeId> = outer.iter().copied().filter(|&node| self.lasts(node)).collect();
+    /// Marks these nodes, then whatever they read from.
+    fn spread(&mut self, mut waiting: Vec<NodeId>) {
         waiting.iter().for_each(|&node| self.live[node] = true);
         while let Some(node) = waiting.pop() {
             for access in std::mem::take(&mut self.accesses[node]) {

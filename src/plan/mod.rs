@@ -2,19 +2,24 @@
 
 mod arena;
 mod check;
+mod counts;
 mod error;
+mod identity;
 mod launch;
 mod options;
 mod order;
 mod packing;
 mod planner;
+mod show;
 mod timeline;
 mod types;
 mod units;
 
 pub use crate::analysis::Hazard;
 pub use check::{CheckError, check};
+pub use counts::Counts;
 pub use error::{MAX_DEPTH, PlanError};
+pub use identity::PlanIdentity;
 pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Schedule, Target, Tuning};
 pub use planner::plan;
-pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Placement, Region, StepPlan, Unit, Work};
+pub use types::{Arena, Body, Cause, Edge, EdgeKind, GraphPlan, Placement, PlanParts, Region, StepPlan, Unit, Work};

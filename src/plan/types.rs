@@ -2,12 +2,34 @@
 
 use indexmap::IndexMap;
 
+use super::check::{CheckError, check};
 use super::options::{FusionPlan, GemmImpl, Target};
 use crate::analysis::Hazard;
 use crate::codegen::ReduceSchedule;
 use crate::entity::{BufferId, NodeId, PhaseId, PrimaryMap, ScalarId, SecondaryMap, StepId, UnitId};
 use crate::ir::{LaunchConfig, Resource};
 use crate::valid::ValidProgram;
+
+/// The parts of a plan, for reading and for making plans by hand; see [`StepPlan::from_parts`].
+#[derive(Clone, Debug)]
+pub struct PlanParts {
+    /// The program after the plan's passes.
+    pub program: ValidProgram,
+    /// The step.
+    pub step: StepId,
+    /// The variant, where the step has variants.
+    pub variant: Option<String>,
+    /// The choices.
+    pub fusion: FusionPlan,
+    /// The device class.
+    pub target: Target,
+    /// Every unit.
+    pub units: PrimaryMap<UnitId, Unit>,
+    /// The graphs, in launch order.
+    pub graphs: Vec<GraphPlan>,
+    /// Where everything lies.
+    pub arena: Arena,
+}
 
 /// A step, lowered: what is launched, in which order, over which memory. Immutable.
 #[derive(Clone, Debug)]
@@ -23,6 +45,22 @@ pub struct StepPlan {
 }
 
 impl StepPlan {
+    /// The plan of these parts, if it proves right.
+    ///
+    /// # Errors
+    /// Every rule of [`check`] that it breaks.
+    pub fn from_parts(parts: PlanParts) -> Result<Self, Vec<CheckError>> {
+        let PlanParts { program, step, variant, fusion, target, units, graphs, arena } = parts;
+        let plan = Self { program, step, variant, fusion, target, units, graphs, arena };
+        check(&plan).map(|()| plan)
+    }
+
+    /// The plan's parts.
+    pub fn into_parts(self) -> PlanParts {
+        let Self { program, step, variant, fusion, target, units, graphs, arena } = self;
+        PlanParts { program, step, variant, fusion, target, units, graphs, arena }
+    }
+
     /// The program after the plan's passes; ids in the plan are of this program.
     pub fn program(&self) -> &ValidProgram {
         &self.program

@@ -125,7 +125,9 @@ impl Memory<'_, '_> {
         let Some(first) = members.first().and_then(|&member| plan.arena.buffers[member]) else { return };
         let (starts, bytes) = program.group_layout(group);
         for (&member, start) in members.iter().zip(starts) {
-            if plan.arena.buffers[member].is_none_or(|placement| placement.offset != first.offset + start) {
+            if plan.arena.buffers[member]
+                .is_none_or(|placement| Some(placement.offset) != first.offset.checked_add(start))
+            {
                 self.fault(&program.buffers[member].name, "does not lie where its group's layout puts it");
             }
         }

@@ -14,6 +14,12 @@ use super::types::{Region, StepPlan};
 /// A rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
+    /// A plan is of a step of its program.
+    #[error("the program has no {step}")]
+    UnknownStep {
+        /// What the plan is of.
+        step: String,
+    },
     /// A plan has one graph per phase of its variant, or one in all.
     #[error("the plan has {found} graphs, expected {expected}")]
     GraphCount {

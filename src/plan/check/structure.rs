@@ -27,6 +27,10 @@ pub(super) struct Bodies<'a> {
 }
 
 pub(super) fn check<'a>(plan: &'a StepPlan, errors: &mut Vec<CheckError>) -> Bodies<'a> {
+    if !plan.program.program().steps.is_valid(plan.step) {
+        errors.push(CheckError::UnknownStep { step: plan.step.to_string() });
+        return Bodies { list: Vec::new(), place: SecondaryMap::new() };
+    }
     let mut structure = Structure { plan, errors, bodies: Bodies { list: Vec::new(), place: SecondaryMap::new() } };
     structure.graphs();
     structure.units();
@@ -68,8 +72,8 @@ impl<'a> Structure<'a, '_> {
     fn inner(&mut self, unit: UnitId) {
         let Some(found) = self.plan.units.get(unit) else { return };
         let step = &self.plan.program.program().steps[self.plan.step];
-        let (expected, bodies) = (step.nodes[found.node].op.bodies(), found.work.bodies());
-        for (body, nodes) in bodies.into_iter().zip(expected) {
+        let expected = step.nodes.get(found.node).map(|node| node.op.bodies()).unwrap_or_default();
+        for (body, nodes) in found.work.bodies().into_iter().zip(expected) {
             let nodes: Vec<_> = nodes.iter().map(|&node| (found.phase, node)).collect();
             self.body(body, Some(unit), &nodes);
         }
@@ -84,12 +88,12 @@ impl<'a> Structure<'a, '_> {
                 self.errors.push(CheckError::MisplacedUnit { unit: unit.to_string(), reason: "does not exist" });
                 continue;
             };
-            let named = format!("{}.{}", step.phases[found.phase].name, step.nodes[found.node].name);
             let reason = if self.bodies.place[unit].is_some() {
                 Some("is listed twice")
             } else if missing.remove(&found.node) != Some(found.phase) {
                 Some("does not belong into this body")
             } else {
+                let named = format!("{}.{}", step.phases[found.phase].name, step.nodes[found.node].name);
                 (named != found.name).then_some("does not have its node's name")
             };
             self.bodies.place[unit] = Some((index, place));
@@ -137,7 +141,9 @@ impl<'a> Structure<'a, '_> {
     /// What the unit must run as, if that differs from what it does.
     fn wrong_work(&self, node: NodeId, name: &str, work: &Work) -> Option<String> {
         let (program, target) = (self.plan.program.program(), &self.plan.target);
-        let op = &program.steps[self.plan.step].nodes[node].op;
+        let Some(op) = program.steps[self.plan.step].nodes.get(node).map(|node| &node.op) else {
+            return Some("nothing: it does not exist".to_owned());
+        };
         if let Err(error) = check_driver(name, op, target) {
             return Some(error.to_string());
         }
