@@ -177,7 +177,9 @@ impl<'a> Units<'a> {
             return Ok(cell.address());
         }
         let cell = DeviceMemory::new(self.lane.context(), 4).at(|| at.place())?;
-        self.lane.stream().fill_words(cell.address(), value.to_bits(), 1).at(|| at.place())?;
+        let stream = self.lane.stream();
+        // Waited for, so that the cell may be dropped should emission fail at another node.
+        stream.fill_words(cell.address(), value.to_bits(), 1).and_then(|()| stream.synchronize()).at(|| at.place())?;
         let address = cell.address();
         constants.insert(value.to_bits(), cell);
         Ok(address)

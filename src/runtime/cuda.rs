@@ -93,6 +93,8 @@ fn open_memory(lane: &Lane, plans: &[StepPlan]) -> Result<Arc<SessionMemory>, Cu
     for region in [Region::Inbox, Region::Persistent, Region::Scratch] {
         lane.stream().fill_bytes(memory.region(region), 0, memory.size(region))?;
     }
+    // Should opening fail later on, nothing that is queued names this memory any more.
+    lane.stream().synchronize()?;
     Ok(memory)
 }
 
@@ -298,7 +300,12 @@ impl Ring {
         flights: &mut Flights,
     ) -> Result<(), CudaError> {
         let slot = self.next;
-        flights.wait(self.users[slot])?;
+        if self.users[slot] > flights.launched {
+            // The launch that the slot was filled for failed: no event tells when its copy has run.
+            stream.synchronize()?;
+        } else {
+            flights.wait(self.users[slot])?;
+        }
         self.slots[slot].write(0, image)?;
         stream.copy_in(to, &self.slots[slot], 0, image.len() as u64)?;
         self.users[slot] = launch;
