@@ -19,6 +19,7 @@
 //! [`Region::Scratch`]: crate::plan::Region::Scratch
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
@@ -70,6 +71,11 @@ pub(crate) trait Backend {
     /// What one plan became on the device.
     fn emitted(&self, plan: usize) -> Emitted;
 
+    /// How long the parts of opening took, in order.
+    fn startup(&self) -> &[Lap] {
+        &[]
+    }
+
     /// The raw handles of a plan, where the device has any.
     fn raw(&self, _plan: usize) -> Option<RawHandles> {
         None
@@ -93,6 +99,15 @@ pub struct Emitted {
     pub edges: usize,
     /// Calls that start work on the device, per launch of the step, without the inbox copy.
     pub launches: usize,
+}
+
+/// One part of opening a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap {
+    /// What was done: `create the context`.
+    pub what: &'static str,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// Driver handles of a session, as the driver's C interface passes them. Valid as long as the session.

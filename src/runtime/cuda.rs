@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::backend::{Backend, Completion, Emitted, OpenOptions, RawHandles, StopCell};
+use super::backend::{Backend, Completion, Emitted, Lap, OpenOptions, RawHandles, StopCell};
 use super::error::RuntimeError;
 use crate::cuda::nvrtc::Nvrtc;
 use crate::cuda::{Context, CudaError, Event, PinnedMemory, Stream};
@@ -34,6 +34,7 @@ struct CudaBackend {
     lane: Arc<Lane>,
     poison: bool,
     checked: bool,
+    startup: Vec<Lap>,
     /// What killed the device, after which every call fails.
     dead: Option<String>,
 }
@@ -75,6 +76,7 @@ pub(super) fn open(ordinal: u32, plans: &[StepPlan], options: &OpenOptions) -> R
         lane,
         poison: options.poison,
         checked: options.checked,
+        startup: clock.laps,
         dead: None,
     }))
 }
@@ -259,6 +261,10 @@ impl Backend for CudaBackend {
         Emitted { graphs: counts.graphs, nodes: counts.nodes, edges: counts.edges, launches: counts.launches }
     }
 
+    fn startup(&self) -> &[Lap] {
+        &self.startup
+    }
+
     fn raw(&self, plan: usize) -> Option<RawHandles> {
         Some(RawHandles {
             context: self.lane.context().raw() as usize,
@@ -401,18 +407,23 @@ impl Flights {
     }
 }
 
-/// Says how long each part of opening took.
-struct Clock(Instant);
+/// Measures each part of opening.
+struct Clock {
+    last: Instant,
+    laps: Vec<Lap>,
+}
 
 impl Clock {
     fn start() -> Self {
-        Self(Instant::now())
+        Self { last: Instant::now(), laps: Vec::new() }
     }
 
     fn lap(&mut self, what: &'static str) {
         let now = Instant::now();
-        tracing::info!(milliseconds = (now - self.0).as_secs_f64() * 1e3, "time to {what}");
-        self.0 = now;
+        let took = now - self.last;
+        tracing::info!(milliseconds = took.as_secs_f64() * 1e3, "time to {what}");
+        self.laps.push(Lap { what, took });
+        self.last = now;
     }
 }
 

@@ -16,7 +16,7 @@ mod stop;
 mod ticket;
 mod values;
 
-pub use backend::{Emitted, RawHandles};
+pub use backend::{Emitted, Lap, RawHandles};
 pub use device::Device;
 pub use error::RuntimeError;
 pub use report::{PlanReport, SessionReport};

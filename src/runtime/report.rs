@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::backend::Emitted;
+use super::backend::{Emitted, Lap};
 use crate::plan::Region;
 
 /// A session in numbers.
@@ -14,6 +14,8 @@ pub struct SessionReport {
     pub plans: Vec<PlanReport>,
     /// Bytes of each region; scratch is shared by all plans.
     pub memory: Vec<(Region, u64)>,
+    /// How long the parts of opening took on the device; empty on the host.
+    pub startup: Vec<Lap>,
     /// Launches so far.
     pub launches: u64,
     /// How many of them had to send the inbox, because a host scalar or an input had changed.
@@ -44,6 +46,9 @@ impl fmt::Display for SessionReport {
         }
         for (region, bytes) in &self.memory {
             writeln!(f, "{} {bytes} bytes", region.name())?;
+        }
+        for lap in &self.startup {
+            writeln!(f, "{:.1} ms to {}", lap.took.as_secs_f64() * 1e3, lap.what)?;
         }
         write!(f, "{} launches so far, {} with an inbox copy", self.launches, self.inbox_copies)
     }

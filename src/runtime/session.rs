@@ -202,6 +202,7 @@ impl Session {
             device: self.backend.device(),
             plans: self.plans.iter().enumerate().map(plan_report).collect(),
             memory: Region::ALL.map(|region| (region, bytes(region))).to_vec(),
+            startup: self.backend.startup().to_vec(),
             launches: self.launches,
             inbox_copies: self.inbox_copies,
         }
