@@ -115,6 +115,12 @@ impl Program {
         });
         (offsets.collect(), end)
     }
+
+    /// Whether a group has bytes between or behind its members. They are zero, and kernels that get the flat array rely on it.
+    pub fn has_padding(&self, group: GroupId) -> bool {
+        let used: u64 = self.groups[group].members.iter().map(|&member| self.buffers[member].bytes()).sum();
+        used != self.group_layout(group).1
+    }
 }
 
 impl Step {

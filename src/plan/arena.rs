@@ -30,6 +30,7 @@ pub(super) fn arena(
     let mut layout = Layout { program, groups: groups(program), arena: Arena::default() };
     layout.lasting(Region::Inbox, Some(Writer::Host), &[Role::Input]);
     layout.lasting(Region::Persistent, Some(Writer::Device), &[Role::Param, Role::State]);
+    layout.padded_temps();
     layout.lasting(Region::Output, None, &[Role::Output]);
     layout.scratch(step, units, graphs);
     let too_large = layout.arena.sizes.iter().find(|&(_, &bytes)| bytes > REGION_LIMIT);
@@ -89,6 +90,22 @@ impl Layout<'_> {
         self.arena.sizes.insert(region, end);
     }
 
+    /// Gives groups of Temps with padding memory of their own: shared memory would not leave the padding zero.
+    fn padded_temps(&mut self) {
+        let program = self.program;
+        let mut end = self.arena.size(Region::Persistent);
+        for (group, members) in program.groups.iter().map(|(group, declared)| (group, &declared.members)) {
+            let is_temp = members.first().is_some_and(|&member| program.buffers[member].role == Role::Temp);
+            if !is_temp || !program.has_padding(group) {
+                continue;
+            }
+            let offset = end.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+            self.place(Piece::Group(group), Region::Persistent, offset);
+            end = offset.saturating_add(self.bytes(Piece::Group(group)));
+        }
+        self.arena.sizes.insert(Region::Persistent, end);
+    }
+
     /// Packs Temps and workspaces by when they are in use.
     fn scratch(&mut self, step: &Step, units: &PrimaryMap<UnitId, Unit>, graphs: &[GraphPlan]) {
         let timeline = Timeline::new(units, graphs);
@@ -108,7 +125,8 @@ impl Layout<'_> {
             let point = timeline.point[id];
             for access in node_accesses(self.program, step, unit.node) {
                 let Resource::View(view) = access.resource else { continue };
-                if self.program.buffers[view.buffer].role == Role::Temp {
+                let is_placed = self.arena.buffers[view.buffer].is_some();
+                if self.program.buffers[view.buffer].role == Role::Temp && !is_placed {
                     let piece = self.piece(view.buffer);
                     note(piece, self.bytes(piece), self.is_tapped(piece), point);
                 }

@@ -232,7 +232,8 @@ pub enum Cause {
 pub enum Region {
     /// Host scalars and inputs: one copy from the pinned ring fills it.
     Inbox,
-    /// Device scalars, parameters and state. The same in every plan of a program.
+    /// Device scalars, parameters and state, and groups of temps with padding, which must stay zero. The same in every plan
+    /// of a program.
     Persistent,
     /// Outputs: pinned host memory that the device writes. The same in every plan of a program.
     Output,

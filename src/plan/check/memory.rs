@@ -97,7 +97,8 @@ impl Memory<'_, '_> {
                 }
                 continue;
             }
-            let region = region_of(buffer.role);
+            let lasts = grouped.get(&id).is_some_and(|&group| program.has_padding(group));
+            let region = region_of(buffer.role, lasts);
             let align = if grouped.contains_key(&id) { 16 } else { 256 };
             self.expect(&buffer.name, plan.arena.buffers[id], region, buffer.bytes(), align);
             if !grouped.contains_key(&id) {
@@ -108,13 +109,15 @@ impl Memory<'_, '_> {
         program.groups.keys().for_each(|group| self.group(group));
     }
 
-    /// Temps have a place if this plan touches them, or a member of their group; everything else always has one.
+    /// Temps have a place if this plan touches them, or a member of their group; groups with padding and everything else
+    /// always have one.
     fn is_needed(&self, buffer: BufferId, group: Option<&GroupId>) -> bool {
         let program = self.program();
         let touched = |id: &BufferId| self.users.contains_key(id);
         program.buffers[buffer].role != Role::Temp
             || touched(&buffer)
-            || group.is_some_and(|&group| program.groups[group].members.iter().any(touched))
+            || group
+                .is_some_and(|&group| program.has_padding(group) || program.groups[group].members.iter().any(touched))
     }
 
     /// A group lies as its layout says, and is one piece, padding included.
@@ -179,8 +182,10 @@ impl Memory<'_, '_> {
     }
 }
 
-fn region_of(role: Role) -> Region {
+/// A Temp of a group with padding lasts: the padding must stay zero.
+fn region_of(role: Role, lasts: bool) -> Region {
     match role {
+        Role::Temp if lasts => Region::Persistent,
         Role::Input => Region::Inbox,
         Role::Param | Role::State => Region::Persistent,
         Role::Output => Region::Output,
