@@ -1,7 +1,7 @@
 //! The training step: its memory, and its phases from drawing a batch to the metrics. Nothing in it returns to the host.
 
 use stepgraph::Builder;
-use stepgraph::builder::{Body, Val, uniform};
+use stepgraph::builder::{Body, IntoVal, Val, uniform};
 use stepgraph::handle::{Const, Scalar, Tensor};
 use stepgraph::ir::{Init, Role};
 use stepgraph::kernel::library::dqn::{METRICS, td_categorical, td_scalar, train_metrics};
@@ -279,7 +279,7 @@ impl Dqn {
     /// The first action of each branch and the number of all [K + 1]: the program carries the layout, there is nothing to load.
     fn first_actions(&self, f: &mut Body<'_>) -> Tensor<u32> {
         let firsts = self.hyper.first_actions();
-        let mut value: Val<u32> = Val::index(0) * 0u32;
+        let mut value = 0u32.into_val();
         for (k, &first) in (0u32..).zip(&firsts).skip(1) {
             value = Val::index(0).equal(k).select(first, value);
         }
