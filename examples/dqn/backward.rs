@@ -32,8 +32,7 @@ pub(crate) fn backward(
 ) {
     let mut tape = Tape { f, hyper };
     let dhidden = tape.heads(theta, grad, online, signals.dout);
-    let (dtop, top) = (tape.top(theta, grad, online, signals, dhidden), online.top());
-    let mut dz = tape.through_relu(&format!("d.h{}", hyper.blocks), dtop, top);
+    let mut dz = tape.top(theta, grad, online, signals, dhidden);
     for block in (0..hyper.blocks).rev() {
         let (Some(weights), Some(into)) = (theta.block(hyper, block), grad.block(hyper, block)) else { break };
         dz = tape.block(block, weights, into, online, signals.mask, dz);
@@ -64,7 +63,7 @@ impl<'b> Tape<'_, 'b, '_> {
         dhidden
     }
 
-    /// The heads' hidden layers and the auxiliary head; gives the gradient with respect to the trunk's output [B, H].
+    /// The heads' hidden layers and the auxiliary head; gives the gradient before the trunk's last activation [B, H].
     fn top(
         &mut self,
         theta: &Weights,
@@ -79,7 +78,9 @@ impl<'b> Tape<'_, 'b, '_> {
         self.f.sum("grad.aux.b", &[0], daux).finish(|sum| sum * aux_w).to(grad.aux.b);
         self.weights("heads.fc1", grad.hidden, dhidden, top);
         let from_aux = self.gemm("d.top.aux", daux.nn(theta.aux.w)).alpha(aux_w).done();
-        self.gemm("d.top", dhidden.nn(theta.hidden.w)).add(1.0, from_aux).done()
+        let name = format!("d.h{}", self.hyper.blocks);
+        let dtop = self.gemm(&format!("{name}.mm"), dhidden.nn(theta.hidden.w)).add(1.0, from_aux).done();
+        self.through_relu(&name, dtop, top)
     }
 
     /// A residual block; takes and gives the gradient before the activation at its end and at its start [B, H].
