@@ -255,8 +255,8 @@ fn a_step_learns_from_what_it_drew() {
         let action = system.session.read::<i32>(batch.action).expect("a tap");
         let actions = system.session.read::<i32>(replay.action).expect("state");
         let (b, s) = (index.len(), 8);
-        assert_eq!(relabelled.iter().any(|&flag| flag == 1), share > 0.0);
-        assert_eq!(relabelled.iter().any(|&flag| flag == 0), share < 1.0);
+        assert_eq!(relabelled.contains(&1), share > 0.0);
+        assert_eq!(relabelled.contains(&0), share < 1.0);
         for row in 0..b {
             let own = index[row] as usize;
             let giver = if relabelled[row] == 1 { donor[row] as usize } else { own };
