@@ -6,12 +6,24 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "../../examples/dqn"]
+mod dqn {
+    pub(crate) mod backward;
+    pub(crate) mod golden;
+    pub(crate) mod hyper;
+    pub(crate) mod network;
+    pub(crate) mod replay;
+    pub(crate) mod train;
+    pub(crate) mod verify;
+}
 #[path = "../kernels/axpy.rs"]
 mod kernels;
 
 mod control;
 mod cost;
 mod faults;
+mod flagship;
 mod lifetime;
 mod network;
 mod nodes;
