@@ -92,11 +92,10 @@ fn open_lane(ordinal: u32, options: &OpenOptions) -> Result<Lane, CudaError> {
 fn open_memory(lane: &Lane, plans: &[StepPlan]) -> Result<Arc<SessionMemory>, CudaError> {
     let size = |region| plans.iter().map(|plan| plan.arena().size(region)).max().unwrap_or(0);
     let memory = SessionMemory::new(lane.context(), size, Vec::new())?;
-    for region in [Region::Inbox, Region::Persistent, Region::Scratch] {
-        lane.stream().fill_bytes(memory.region(region), 0, memory.size(region))?;
-    }
-    // Should opening fail later on, nothing that is queued names this memory any more.
-    lane.stream().synchronize()?;
+    let mut fresh = [Region::Inbox, Region::Persistent, Region::Scratch].into_iter();
+    let filled = fresh.try_for_each(|region| lane.stream().fill_bytes(memory.region(region), 0, memory.size(region)));
+    // Waited for even after a failure: nothing that is queued may name memory that is dropped.
+    lane.stream().synchronize().and(filled)?;
     Ok(memory)
 }
 

@@ -203,6 +203,8 @@ exports! {
         world.remove(stream as usize, "destruction of a stream").map(drop)
     }
 
+    // A wait that fails reports what earlier work did; that work is over.
+    #[release]
     fn cuStreamSynchronize(world, stream: CUstream) {
         world.drain(stream as usize)
     }
@@ -235,6 +237,7 @@ exports! {
         if reach(world, handle, 1)? { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
+    #[release]
     fn cuEventSynchronize(world, handle: CUevent) {
         reach(world, handle, usize::MAX - 1).map(drop)
     }

@@ -5,7 +5,8 @@
 //! counts calls. Copies, fills and matrix products are carried out; other kernels only have their arguments checked, so bodies of
 //! conditional nodes do not run, but are checked as if they did.
 //!
-//! - `STANDIN_FAIL=CALL:N:CODE` makes the N-th call of that name fail with this code. Calls that release something still do.
+//! - `STANDIN_FAIL=CALL:N:CODE` makes the N-th call of that name fail with this code. Calls that release something,
+//!   or wait, still do.
 //! - `STANDIN_VERSION=N` is the driver's CUDA version times 1000; 13000 otherwise.
 //! - `STANDIN_REPORT=FILE` writes calls, violations and what is still alive to a file when the process ends.
 #![expect(unsafe_code, reason = "it implements a C interface")]
