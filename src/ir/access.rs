@@ -1,10 +1,15 @@
 //! What a node reads and writes: the one place that turns operations into memory accesses.
 
+use indexmap::IndexSet;
+
 use super::expr::{Expr, ExprOp};
 use super::node::{Arg, Factor, Gemm, KernelCall, LoopBound, NodeOp, Store, Target};
 use super::program::{Program, Step};
 use super::shape::View;
 use crate::entity::{NodeId, ScalarId};
+
+/// The most views and scalars that a generated kernel can take: 4 KiB of arguments, less what the launch itself needs.
+pub const MAX_OPERANDS: usize = 500;
 
 /// A piece of memory that an access touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +55,7 @@ impl AccessMode {
 }
 
 /// One access of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The memory.
     pub resource: Resource,
@@ -64,7 +69,7 @@ pub struct Access {
 /// A scattered store is an update of the whole target view: what is not hit keeps its value. A view may appear more than
 /// once when a node reads and writes it. Arguments that do not fit their declaration are left out; validation reports them.
 pub fn node_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Access> {
-    let mut found = Accesses(Vec::new());
+    let mut found = Accesses(IndexSet::new());
     match &step.nodes[node].op {
         NodeOp::Kernel(call) => found.kernel(program, call),
         NodeOp::Gemm(gemm) => found.gemm(gemm),
@@ -92,7 +97,7 @@ pub fn node_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Access
             until.iter().for_each(|&scalar| found.scalar(scalar, AccessMode::Write));
         }
     }
-    found.0
+    found.0.into_iter().collect()
 }
 
 /// What a node and the nodes of its bodies touch. Writes inside a body count as updates: the body may not run.
@@ -109,7 +114,7 @@ pub fn subtree_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Acc
     found
 }
 
-struct Accesses(Vec<Access>);
+struct Accesses(IndexSet<Access>);
 
 impl Accesses {
     fn view(&mut self, view: View, mode: AccessMode) {
@@ -121,10 +126,7 @@ impl Accesses {
     }
 
     fn add(&mut self, resource: Resource, mode: AccessMode) {
-        let access = Access { resource, mode };
-        if !self.0.contains(&access) {
-            self.0.push(access);
-        }
+        self.0.insert(Access { resource, mode });
     }
 
     fn expr(&mut self, expr: &Expr) {

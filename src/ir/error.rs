@@ -23,6 +23,16 @@ pub enum ProgramError {
         /// The name.
         name: String,
     },
+    /// Names that specs give a meaning of their own are not given to anything else; steps, phases and variants have no dots.
+    #[error("the {kind} name `{name}` {reason}: choose another")]
+    ReservedName {
+        /// What it names.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// Why it cannot be used.
+        reason: &'static str,
+    },
     /// A name that is used must be declared.
     #[error("there is no {kind} `{name}`{}", hint(.similar))]
     UnknownName {
@@ -77,10 +87,10 @@ pub enum ProgramError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A step and a phase have nodes.
-    #[error("{what} has no nodes: give it one, or remove it")]
+    /// Steps, phases, variants and bodies have nodes; groups have members; maps and reductions have results.
+    #[error("{what} is empty: put something in, or remove it")]
     Empty {
-        /// The step, phase or body.
+        /// The step, phase, variant, body, group or node.
         what: String,
     },
     /// A phase's variants are variants of its step.
@@ -93,6 +103,14 @@ pub enum ProgramError {
         /// The variant.
         variant: String,
     },
+    /// A step has at most 64 variants.
+    #[error("step `{step}` has {found} variants: at most {} are supported", super::program::MAX_VARIANTS)]
+    TooManyVariants {
+        /// The step.
+        step: String,
+        /// How many it has.
+        found: usize,
+    },
     /// A node is in exactly one phase or body.
     #[error("node `{node}` is in {count} phases or bodies: it must be in exactly one")]
     NodePlacement {
@@ -100,6 +118,20 @@ pub enum ProgramError {
         node: String,
         /// In how many it is.
         count: usize,
+    },
+    /// A body does not hold the node that it belongs to, nor hold it through others.
+    #[error("node `{node}` is inside a body of its own: take it out")]
+    RecursiveBody {
+        /// The node.
+        node: String,
+    },
+    /// Conditionals lie at most 32 deep in each other.
+    #[error("node `{node}` lies {found} conditionals deep: at most {} are supported", super::program::MAX_NESTING)]
+    NestingTooDeep {
+        /// The first node that is too deep.
+        node: String,
+        /// How deep it lies.
+        found: usize,
     },
     /// A view lies inside its buffer.
     #[error("node `{node}`: {part} takes {found} of `{buffer}`, whose shape is {shape}")]
@@ -184,6 +216,42 @@ pub enum ProgramError {
         found: String,
         /// What it takes.
         expected: &'static str,
+    },
+    /// An expression has as many results as its node stores.
+    #[error("node `{node}`: {part} has {found} results, expected {expected}")]
+    ResultCount {
+        /// The node.
+        node: String,
+        /// The expression.
+        part: &'static str,
+        /// How many it has.
+        found: usize,
+        /// How many are needed: stored values, then the places of scattered stores.
+        expected: String,
+    },
+    /// Operations lie at most 1000 deep in each other.
+    #[error(
+        "node `{node}`: {part} is {found} operations deep, at most {} are supported: split the node",
+        super::expr::MAX_DEPTH
+    )]
+    ExprTooDeep {
+        /// The node.
+        node: String,
+        /// The expression.
+        part: &'static str,
+        /// How deep it is.
+        found: u32,
+    },
+    /// A generated kernel takes at most 500 views and scalars: launches have 4 KiB of arguments.
+    #[error(
+        "node `{node}` touches {found} views and scalars, at most {} fit in one launch: split the node",
+        super::access::MAX_OPERANDS
+    )]
+    TooManyOperands {
+        /// The node.
+        node: String,
+        /// How many it touches.
+        found: usize,
     },
     /// `acc` stands only where a node computed something: in an epilogue or a finish.
     #[error(
@@ -379,7 +447,7 @@ pub enum ProgramError {
         /// The nodes of the cycle; the first one is also the last.
         nodes: Vec<String>,
     },
-    /// A step, variant or phase is skipped or repeated only on the say of a `u32` cell.
+    /// Conditions, selectors, guards and loop cells are `u32`.
     #[error("node `{node}`: {part} `{scalar}` is {found}: conditions, selectors and loop cells are u32")]
     ConditionType {
         /// The node or phase.

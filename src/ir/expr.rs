@@ -10,6 +10,9 @@ use super::dtype::{ConstValue, DType};
 use super::shape::View;
 use crate::entity::{EntityRef, PrimaryMap, ScalarId, SecondaryMap, ValueId};
 
+/// How deep operations can lie in each other, so that later stages may recurse.
+pub const MAX_DEPTH: u32 = 1000;
+
 /// The type of a value inside an expression. `bf16` elements are `F32` here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {

@@ -17,11 +17,11 @@ mod scalar;
 mod shape;
 mod value_types;
 
-pub use access::{Access, AccessMode, Resource, node_accesses, subtree_accesses};
+pub use access::{Access, AccessMode, MAX_OPERANDS, Resource, node_accesses, subtree_accesses};
 pub use buffer::{Buffer, GROUP_ALIGN, Group, Init, Role};
 pub use dtype::{ConstValue, DType, Element, ScalarElement};
 pub use error::{Diagnostic, Diagnostics, ProgramError};
-pub use expr::{BinaryOp, CompareOp, Expr, ExprBuilder, ExprOp, IndexTerm, UnaryOp, ValueType};
+pub use expr::{BinaryOp, CompareOp, Expr, ExprBuilder, ExprOp, IndexTerm, MAX_DEPTH, UnaryOp, ValueType};
 pub use kernel::{Dim, KernelDecl, KernelParam, KernelSource, LaunchRule, ParamClass, PdlContract, SharedRule};
 pub use launch::LaunchConfig;
 pub use node::{
@@ -29,7 +29,7 @@ pub use node::{
     ScatterRule, Store, Target,
 };
 pub use origin::{Item, Origin, Origins};
-pub use program::{Phase, Program, Step, Symbol};
+pub use program::{MAX_NESTING, MAX_VARIANTS, Phase, Program, Step, Symbol};
 pub use scalar::{Scalar, Writer};
 pub use shape::{AxisRange, MAX_ELEMENTS, MAX_RANK, Shape, View};
 pub use value_types::value_types;

@@ -8,6 +8,12 @@ use super::node::Node;
 use super::scalar::Scalar;
 use crate::entity::{BufferId, EntityRef, GroupId, KernelId, NodeId, PhaseId, PrimaryMap, ScalarId, StepId};
 
+/// The most variants of one step.
+pub const MAX_VARIANTS: usize = 64;
+
+/// How deep conditionals can lie in each other, so that later stages may recurse.
+pub const MAX_NESTING: usize = 32;
+
 /// Steps over shared buffers and scalars. Plain data: nothing here has been checked.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Program {

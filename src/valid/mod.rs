@@ -1,9 +1,32 @@
 //! Validation: turns a program into one that later stages can rely on, or says everything that is wrong with it.
+//!
+//! It never changes a program, and it takes any: ids that name nothing, shapes of zero, bodies inside themselves. Each family of
+//! rules has a file; `docs/ir.md` lists the rules.
 
-use std::sync::Arc;
+mod access;
+mod calls;
+mod control;
+mod expr;
+mod gemm;
+mod kernels;
+mod lifetime;
+mod maps;
+mod names;
+mod region;
+mod report;
+mod scalars;
+mod shapes;
+#[cfg(test)]
+mod tests;
 
-use crate::ir::{Diagnostics, Origins, Program};
+use std::sync::{Arc, LazyLock};
+
+use crate::entity::{EntityRef, KernelId, NodeId, PrimaryMap, SecondaryMap, StepId, ValueId};
+use crate::ir::{Diagnostics, NodeOp, Origins, Program, ValueType};
 use crate::kernel::HostFns;
+use kernels::Symbols;
+use lifetime::Touched;
+use report::{Report, Site};
 
 /// A program that keeps every rule of `docs/ir.md`. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -16,7 +39,27 @@ struct Inner {
     program: Program,
     origins: Origins,
     host_fns: HostFns,
+    facts: Facts,
 }
+
+/// What validation found out about each node, and each kernel's symbols.
+#[derive(Debug, Default)]
+struct Facts {
+    types: PrimaryMap<StepId, SecondaryMap<NodeId, Option<Box<NodeTypes>>>>,
+    extents: PrimaryMap<StepId, SecondaryMap<NodeId, Vec<u32>>>,
+    symbols: Symbols,
+}
+
+/// The type of each value of a node's expressions.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct NodeTypes {
+    /// Of a map's or reduction's `expr`, or a product's epilogue.
+    pub expr: PrimaryMap<ValueId, ValueType>,
+    /// Of a reduction's `finish`.
+    pub finish: PrimaryMap<ValueId, ValueType>,
+}
+
+static NO_TYPES: LazyLock<NodeTypes> = LazyLock::new(NodeTypes::default);
 
 impl ValidProgram {
     /// The program.
@@ -33,12 +76,94 @@ impl ValidProgram {
     pub fn host_fns(&self) -> &HostFns {
         &self.inner.host_fns
     }
+
+    /// The type of each value of a node's expressions; empty for a node without any.
+    pub fn types(&self, step: StepId, node: NodeId) -> &NodeTypes {
+        self.inner.facts.types[step][node].as_deref().unwrap_or(&NO_TYPES)
+    }
+
+    /// Each symbol of a called kernel's shapes with its extent, in the order in which the declaration names them; nothing for
+    /// other nodes.
+    pub fn sizes(&self, step: StepId, node: NodeId) -> impl Iterator<Item = (&str, u32)> {
+        let names = match &self.inner.program.steps[step].nodes[node].op {
+            NodeOp::Kernel(call) => self.symbols(call.kernel),
+            _ => &[],
+        };
+        names.iter().map(String::as_str).zip(self.inner.facts.extents[step][node].iter().copied())
+    }
+
+    /// The extent that a symbol of a called kernel's shapes stands for.
+    pub fn size(&self, step: StepId, node: NodeId, symbol: &str) -> Option<u32> {
+        self.sizes(step, node).find(|(name, _)| *name == symbol).map(|(_, extent)| extent)
+    }
+
+    fn symbols(&self, kernel: KernelId) -> &[String] {
+        &self.inner.facts.symbols[kernel]
+    }
 }
 
-/// Checks every rule.
+/// Checks every rule. Takes time in proportion to the program's size.
 ///
 /// # Errors
-/// All broken rules at once, in program order.
+/// All broken rules at once, in program order. A node that breaks a rule is taken to write what it would, so that one error does
+/// not cause others.
 pub fn validate(program: Program, origins: Origins, host_fns: HostFns) -> Result<ValidProgram, Diagnostics> {
-    Ok(ValidProgram { inner: Arc::new(Inner { program, origins, host_fns }) })
+    let mut report = Report::new(&origins);
+    names::check(&program, &mut report);
+    shapes::check(&program, &mut report);
+    let mut facts = Facts { symbols: kernels::check(&program, &mut report), ..Facts::default() };
+    for step in program.steps.keys() {
+        check_step(&program, step, &mut facts, &mut report);
+    }
+    match report.finish() {
+        Some(diagnostics) => Err(diagnostics),
+        None => Ok(ValidProgram { inner: Arc::new(Inner { program, origins, host_fns, facts }) }),
+    }
+}
+
+fn check_step<'a>(program: &'a Program, step: StepId, facts: &mut Facts, report: &mut Report<'a>) {
+    let layout = control::check(program, step, report);
+    let nodes = &program.steps[step].nodes;
+    let mut types = SecondaryMap::with_capacity(nodes.len());
+    let mut extents = SecondaryMap::new();
+    let mut touched = Touched { accesses: Vec::with_capacity(nodes.len()), broken: vec![false; nodes.len()] };
+    let mut is_dangling = false;
+    for (node, op) in nodes.iter().map(|(id, node)| (id, &node.op)) {
+        let mut site = Site::new(program, step, node, report);
+        check_node(&mut site, op, &facts.symbols, &mut types, &mut extents);
+        let accesses = if access::resolves(program, op) {
+            access::check(&mut site)
+        } else {
+            is_dangling = true;
+            Vec::new()
+        };
+        touched.broken[node.index()] = site.broken;
+        touched.accesses.push(accesses);
+    }
+    // Where the order or an id means nothing, what follows from them would only repeat it.
+    if layout.is_sound && !is_dangling {
+        lifetime::check(program, step, &layout, &touched, report);
+        scalars::check(program, step, &layout, &touched, report);
+    }
+    facts.types.push(types);
+    facts.extents.push(extents);
+}
+
+fn check_node(
+    site: &mut Site<'_, '_>,
+    op: &NodeOp,
+    symbols: &Symbols,
+    types: &mut SecondaryMap<NodeId, Option<Box<NodeTypes>>>,
+    extents: &mut SecondaryMap<NodeId, Vec<u32>>,
+) {
+    let node = site.node;
+    match op {
+        NodeOp::Map(map) => types[node] = maps::map(site, map).map(Box::new),
+        NodeOp::Reduce(reduce) => types[node] = maps::reduce(site, reduce).map(Box::new),
+        NodeOp::Gemm(gemm) => types[node] = gemm::check(site, gemm).map(Box::new),
+        NodeOp::Kernel(call) => extents[node] = calls::check(site, call, symbols).unwrap_or_default(),
+        NodeOp::Copy { from, to } => shapes::copy(site, *from, *to),
+        NodeOp::Fill { to, value } => shapes::fill(site, *to, *value),
+        NodeOp::If { .. } | NodeOp::Switch { .. } | NodeOp::While { .. } => control::conditional(site, op),
+    }
 }

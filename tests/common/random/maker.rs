@@ -146,13 +146,18 @@ impl Maker {
         self.step = self.program.steps.push(Step { name, variants, ..Step::default() });
         self.written.clear();
         self.writers.clear();
-        for phase in &recipe.phases {
-            self.phase(phase, (1 << count) - 1);
+        let all = (1 << count) - 1;
+        let mut used = 0;
+        for (at, phase) in recipe.phases.iter().enumerate() {
+            let wish = u64::from(phase.variants) & all;
+            // The last phase serves the variants that would have none.
+            let own = if at + 1 == recipe.phases.len() && (used | wish) != all { 0 } else { wish };
+            used |= if own == 0 { all } else { own };
+            self.phase(phase, own, all);
         }
     }
 
-    fn phase(&mut self, recipe: &PhaseRecipe, all: u64) {
-        let own = u64::from(recipe.variants) & all;
+    fn phase(&mut self, recipe: &PhaseRecipe, own: u64, all: u64) {
         self.mask = if own == 0 { all.max(1) } else { own };
         let declared = &self.program.steps[self.step].variants;
         let variants = if own == 0 {
