@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::Extents;
 use super::body::Body;
-use super::value::{IntoVal, Ix, Lowering, Node, space_of};
+use super::lower::{Lowering, space_of};
+use super::value::{IntoVal, Ix, Node};
 use crate::handle::{Place, Scalar, Tensor};
 use crate::ir::{
     Element, Expr, IndexTerm, Map, NodeOp, Origin, ProgramError, ScalarElement, Scatter, ScatterRule, Shape, Store,

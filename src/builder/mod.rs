@@ -26,6 +26,7 @@
 mod body;
 mod core;
 mod gemm;
+mod lower;
 mod map;
 mod reduce;
 mod step;
@@ -34,10 +35,10 @@ mod value;
 
 pub use body::{Body, Bound};
 pub use gemm::{GemmBuilder, IntoFactor, Product, TaggedFactor};
+pub(crate) use lower::broadcast_terms;
 pub use map::MapBuilder;
 pub use reduce::ReduceBuilder;
 pub use step::StepBuilder;
-pub(crate) use value::broadcast_terms;
 pub use value::{IntoVal, Ix, Val, axis, normal, philox, uniform};
 
 use std::panic::Location;

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use super::Extents;
 use super::body::Body;
+use super::lower::{Lowering, space_of};
 use super::map::{Result, lower_results};
-use super::value::{IntoVal, Lowering, Node, Val, space_of};
+use super::value::{IntoVal, Node, Val};
 use crate::handle::{Scalar, Tensor};
 use crate::ir::{Combiner, Element, NodeOp, Origin, Reduce, ScalarElement, Shape, Target};
 
