@@ -82,8 +82,10 @@ impl Evaluation {
         });
     }
 
-    /// Opens one account per stock on the first day.
+    /// Opens one account per stock on the first day, and clears what the last launch recorded.
     fn open(&self, f: &mut Body<'_>) {
+        f.fill("no_rewards", self.rewards, 0.0);
+        f.fill("no_exposures", self.exposures, 0.0);
         let Accounts { stock, day, exposure, equity } = self.accounts;
         f.map_node("open")
             .over([self.stocks])
