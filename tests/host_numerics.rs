@@ -437,7 +437,7 @@ fn conditionals() {
     let bound = p.host_scalar("bound", 10u32);
     let limit = p.host_scalar("limit", 100u32);
     let (index, done) = (p.device_scalar("index", 0u32), p.device_scalar("done", 0u32));
-    let sum = p.device_scalar("sum", 0u32);
+    let sum = p.output::<u32>("sum", []);
     let branch = p.output::<u32>("branch", []);
     let switched = p.output::<u32>("switched", []);
     p.step("s", |s| {
@@ -449,9 +449,9 @@ fn conditionals() {
                 pick,
                 &mut [&mut |f| _ = f.map_to("zero", switched, 0u32), &mut |f| _ = f.map_to("one", switched, 1u32)],
             );
-            f.set("clear", sum, 0u32);
+            f.fill("clear", sum, 0u32);
             f.repeat("loop", Bound::Scalar(bound), Some(index), Some(done), |f| {
-                f.set("add", sum, sum + index);
+                f.map_to("add", sum, sum + index);
                 f.set("check", done, sum.val().above(limit).to_u32());
             });
         });
@@ -463,8 +463,9 @@ fn conditionals() {
         }
         session.launch("s").expect("it runs");
         let read = |session: &mut Session, tensor| session.read(tensor).expect("an output")[0];
-        let cells = [sum, index, done].map(|cell| session.read_scalar(cell).expect("a device scalar"));
-        ([read(&mut session, branch), read(&mut session, switched)], cells)
+        let [index, done] = [index, done].map(|cell| session.read_scalar(cell).expect("a device scalar"));
+        let sum = read(&mut session, sum);
+        ([read(&mut session, branch), read(&mut session, switched)], [sum, index, done])
     };
     assert_eq!(run([0, 0, 10, 100]), ([2, 0], [45, 10, 0]));
     assert_eq!(run([7, 1, 3, 100]), ([1, 1], [3, 3, 0]));
