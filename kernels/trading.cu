@@ -92,8 +92,8 @@ extern "C" __global__ void market_observe(const float* __restrict__ prices, cons
                                           const unsigned int* __restrict__ day, const float* __restrict__ exposure,
                                           const float* __restrict__ equity, float* __restrict__ obs, unsigned int days,
                                           unsigned int stocks, unsigned int s) {
-    sg::pdl_wait();
-    sg::pdl_trigger();
+    pdl_wait();
+    pdl_trigger();
     __shared__ float back[LOOKBACK + 1u];
     const unsigned int account = blockIdx.x;
     const unsigned int today = min(day[account], days - 1u);
@@ -118,8 +118,8 @@ extern "C" __global__ void branch_select(const float* __restrict__ heads, const 
                                          const float* __restrict__ epsilon, unsigned int a0, unsigned int a1,
                                          unsigned int a2, unsigned int atoms, float vmin, float vmax,
                                          int* __restrict__ action, unsigned int rows, unsigned int width) {
-    sg::pdl_wait();
-    sg::pdl_trigger();
+    pdl_wait();
+    pdl_trigger();
     const unsigned int at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= rows * 3u) return;
     const unsigned int row = at / 3u, branch = at % 3u;
@@ -156,8 +156,8 @@ extern "C" __global__ void market_trade(
     const float* __restrict__ ruin, const float* __restrict__ label_band, const unsigned int* __restrict__ last_day,
     unsigned int levels, float unit, float* __restrict__ facts, unsigned int* __restrict__ ended, int* __restrict__ label,
     unsigned int days, unsigned int stocks, unsigned int e) {
-    sg::pdl_wait();
-    sg::pdl_trigger();
+    pdl_wait();
+    pdl_trigger();
     const unsigned int account = blockIdx.x * blockDim.x + threadIdx.x;
     if (account >= e) return;
     const unsigned int today = min(day[account], days - 1u), tomorrow = min(today + 1u, days - 1u);
