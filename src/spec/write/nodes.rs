@@ -141,8 +141,8 @@ impl NodeWriter<'_> {
                     LoopBound::Const(count) => Table::of("while", count.to_string()),
                     LoopBound::Scalar(bound) => Table::of("while", scalar(bound)),
                 };
-                index.into_iter().for_each(|index| table.add("index", scalar(index)));
-                until.into_iter().for_each(|until| table.add("until", scalar(until)));
+                index.iter().for_each(|index| table.add("index", scalar(index)));
+                until.iter().for_each(|until| table.add("until", scalar(until)));
                 table.add("body", self.inner(step, body, indent));
                 table
             }
