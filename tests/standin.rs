@@ -368,6 +368,7 @@ fn gpu_tests_without_kernels_pass() {
         "lifetime::everything_can_be_dropped_in_any_order",
         "lifetime::sessions_tickets_and_handles_are_dropped_in_any_order",
         "lifetime::a_hundred_builds_leave_nothing_behind",
+        "lifetime::the_dump_names_every_node",
     ];
     let arguments: Vec<&str> = std::iter::once("--exact").chain(tests).collect();
     let outcome = child(&ALL, &arguments, &[]);

@@ -59,11 +59,22 @@ impl SessionMemory {
 
     /// The address of a placement, as kernels see it; the user's own where the user lent a buffer for it.
     pub fn address(&self, at: Placement) -> u64 {
-        let lent = self.lent.iter().find(|(place, _)| place.offset <= at.offset && at.end() <= place.end());
-        match lent {
-            Some((place, memory)) if at.region == Region::Persistent => memory.address() + (at.offset - place.offset),
-            _ => self.region(at.region) + at.offset,
+        match self.lent(at) {
+            Some((place, memory)) => memory.address() + (at.offset - place.offset),
+            None => self.region(at.region) + at.offset,
         }
+    }
+
+    /// Whether a placement lies in a buffer that the user lent.
+    pub fn is_lent(&self, at: Placement) -> bool {
+        self.lent(at).is_some()
+    }
+
+    fn lent(&self, at: Placement) -> Option<&(Placement, UserMemory)> {
+        let holds = |place: &Placement| {
+            place.region == at.region && place.offset <= at.offset && at.offset + at.bytes <= place.offset + place.bytes
+        };
+        self.lent.iter().find(|(place, _)| holds(place))
     }
 
     /// Outputs, as the host reads them.

@@ -24,6 +24,8 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::error::RuntimeError;
+use crate::cuda::UserMemory;
+use crate::ir::DType;
 use crate::plan::Placement;
 
 /// Names one launch of a session: the first is 1, each later one is larger.
@@ -41,6 +43,16 @@ pub(crate) struct OpenOptions {
     pub(crate) context: Option<Arc<CudaContext>>,
     /// The user's own stream, in place of a fresh one.
     pub(crate) stream: Option<Arc<CudaStream>>,
+    /// The user's own memory, in place of parts of the session's, by buffer.
+    pub(crate) lent: Vec<Lent>,
+}
+
+/// Memory of the user's that takes the place of a buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Lent {
+    pub(crate) buffer: String,
+    pub(crate) dtype: DType,
+    pub(crate) memory: UserMemory,
 }
 
 /// A device that runs plans.
@@ -70,6 +82,16 @@ pub(crate) trait Backend {
 
     /// What one plan became on the device.
     fn emitted(&self, plan: usize) -> Emitted;
+
+    /// Every node that a plan became, those taken over from libraries included, as text; `None` where there are none.
+    fn dump(&self, _plan: usize) -> Option<String> {
+        None
+    }
+
+    /// Whether the memory of this placement is the user's own, whose contents are not to be replaced when a session opens.
+    fn is_lent(&self, _at: Placement) -> bool {
+        false
+    }
 
     /// How long the parts of opening took, in order.
     fn startup(&self) -> &[Lap] {

@@ -8,13 +8,14 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::backend::{Backend, Completion, Emitted, Lap, OpenOptions, RawHandles, StopCell};
+use super::backend::{Backend, Completion, Emitted, Lap, Lent, OpenOptions, RawHandles, StopCell};
 use super::error::RuntimeError;
 use crate::cuda::nvrtc::Nvrtc;
-use crate::cuda::{Context, CudaError, Event, PinnedMemory, Stream};
+use crate::cuda::{Context, CudaError, Event, PinnedMemory, Stream, UserMemory};
 use crate::emit::cache::Cache;
 use crate::emit::modules::PlanModules;
 use crate::emit::{EmitError, Executable, Lane, Loader, SessionMemory, emit};
+use crate::ir::Role;
 use crate::plan::{Placement, Region, StepPlan};
 
 /// Images of the inbox that can be on their way at once.
@@ -48,7 +49,8 @@ pub(super) fn open(ordinal: u32, plans: &[StepPlan], options: &OpenOptions) -> R
     clock.lap("create the context");
     let compiler = Nvrtc::load().map_err(|error| unavailable(error.to_string()))?;
     clock.lap("load the compiler");
-    let memory = open_memory(&lane, plans).map_err(|error| failed("taking the session's memory", error))?;
+    let lent = lent_places(&plans[0], &options.lent)?;
+    let memory = open_memory(&lane, plans, lent).map_err(|error| failed("taking the session's memory", error))?;
     clock.lap("take memory");
     let (cache, sm) = (Cache::of_user(), lane.context().properties().sm);
     let compile = |plan: &StepPlan| {
@@ -89,9 +91,40 @@ fn open_lane(ordinal: u32, options: &OpenOptions) -> Result<Lane, CudaError> {
     }
 }
 
-fn open_memory(lane: &Lane, plans: &[StepPlan]) -> Result<Arc<SessionMemory>, CudaError> {
+/// Where each buffer of the user's goes: it has the type and size of a parameter or state that is in no group, since a group's
+/// members lie side by side.
+fn lent_places(plan: &StepPlan, lent: &[Lent]) -> Result<Vec<(Placement, UserMemory)>, RuntimeError> {
+    let (program, arena) = (plan.program().program(), plan.arena());
+    let place = |lent: &Lent| {
+        let name = lent.buffer.clone();
+        let unknown = || RuntimeError::UnknownName { kind: "buffer", name: name.clone() };
+        let id = program.buffer(&name).ok_or_else(unknown)?;
+        let buffer = &program.buffers[id];
+        let grouped = program.groups.values().any(|group| group.members.contains(&id));
+        if grouped || !matches!(buffer.role, Role::Param | Role::State) {
+            let role = if grouped { "a member of a group" } else { buffer.role.name() };
+            let remedy = "lend memory for a param or state outside of groups, or load it";
+            return Err(RuntimeError::WrongRole { name, role, action: "replaced by memory of the user's", remedy });
+        }
+        if lent.dtype != buffer.dtype {
+            return Err(RuntimeError::WrongType { name, expected: buffer.dtype, found: lent.dtype });
+        }
+        if lent.memory.size() != buffer.bytes() {
+            let (expected, found) = (buffer.shape.elements(), lent.memory.size() / buffer.dtype.size());
+            return Err(RuntimeError::WrongLength { name, expected, found });
+        }
+        Ok((arena.buffers[id].ok_or_else(unknown)?, lent.memory.clone()))
+    };
+    lent.iter().map(place).collect()
+}
+
+fn open_memory(
+    lane: &Lane,
+    plans: &[StepPlan],
+    lent: Vec<(Placement, UserMemory)>,
+) -> Result<Arc<SessionMemory>, CudaError> {
     let size = |region| plans.iter().map(|plan| plan.arena().size(region)).max().unwrap_or(0);
-    let memory = SessionMemory::new(lane.context(), size, Vec::new())?;
+    let memory = SessionMemory::new(lane.context(), size, lent)?;
     let mut fresh = [Region::Inbox, Region::Persistent, Region::Scratch].into_iter();
     let filled = fresh.try_for_each(|region| lane.stream().fill_bytes(memory.region(region), 0, memory.size(region)));
     // Waited for even after a failure: nothing that is queued may name memory that is dropped.
@@ -258,6 +291,14 @@ impl Backend for CudaBackend {
     fn emitted(&self, plan: usize) -> Emitted {
         let counts = self.executables[plan].counts();
         Emitted { graphs: counts.graphs, nodes: counts.nodes, edges: counts.edges, launches: counts.launches }
+    }
+
+    fn dump(&self, plan: usize) -> Option<String> {
+        Some(self.executables[plan].dump())
+    }
+
+    fn is_lent(&self, at: Placement) -> bool {
+        self.memory.is_lent(at)
     }
 
     fn startup(&self) -> &[Lap] {

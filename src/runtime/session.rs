@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use super::backend::{Backend, Completion, OpenOptions, RawHandles};
+use super::backend::{Backend, Completion, Lent, OpenOptions, RawHandles};
 use super::cuda;
 use super::device::Device;
 use super::error::RuntimeError;
@@ -16,7 +16,8 @@ use super::init::{initial_bytes, is_zero};
 use super::report::{PlanReport, SessionReport, step_name};
 use super::stop::StopHandle;
 use super::ticket::Ticket;
-use crate::ir::{ConstValue, Program, Role, Writer};
+use crate::cuda::UserMemory;
+use crate::ir::{ConstValue, Element, Program, Role, Writer};
 use crate::plan::{Placement, Region, StepPlan};
 
 /// Zeros are sent in pieces of so many bytes, so that resetting large memory needs little of the host's.
@@ -82,6 +83,15 @@ impl SessionBuilder {
     pub fn cuda_stream(mut self, stream: Arc<CudaStream>) -> Self {
         self.options.context = Some(Arc::clone(stream.context()));
         self.options.stream = Some(stream);
+        self
+    }
+
+    /// Uses this memory for a parameter or state in place of the session's own, and keeps it alive. Its contents stay as they
+    /// are when the session opens; [`Session::reset`] writes initial values into it. What else is done with it must be ordered
+    /// with launches by the caller: on the same stream, or with events.
+    #[must_use]
+    pub fn cuda_buffer<T: Element>(mut self, buffer: &str, slice: Arc<CudaSlice<T>>) -> Self {
+        self.options.lent.push(Lent { buffer: buffer.to_owned(), dtype: T::DTYPE, memory: UserMemory::new(slice) });
         self
     }
 
@@ -226,6 +236,15 @@ impl Session {
         Ok(self.backend.raw(self.find(step, variant)?))
     }
 
+    /// Every node that a step's plan became on the device, those taken over from libraries included, one a line and without
+    /// addresses; `None` on the host.
+    ///
+    /// # Errors
+    /// No such plan.
+    pub fn dump(&self, step: &str, variant: Option<&str>) -> Result<Option<String>, RuntimeError> {
+        Ok(self.backend.dump(self.find(step, variant)?))
+    }
+
     pub(super) fn program(&self) -> &Program {
         self.plans[0].program().program()
     }
@@ -262,6 +281,9 @@ impl Session {
         }
         for (id, buffer) in program.buffers.iter() {
             let Some(at) = arena.buffers[id] else { continue };
+            if fresh && self.backend.is_lent(at) {
+                continue;
+            }
             match buffer.role {
                 Role::Input | Role::Temp => {}
                 Role::Param | Role::State if !is_zero(buffer) => {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
+use stepgraph::Builder;
 use stepgraph::cuda::Context;
 use stepgraph::cuda::nvrtc::Nvrtc;
 use stepgraph::emit::cache::Cache;
 use stepgraph::emit::modules::PlanModules;
 use stepgraph::emit::{Executable, Lane, Loader, SessionMemory, emit};
-use stepgraph::ir::Compute;
+use stepgraph::ir::{Compute, Init};
 use stepgraph::plan::{FusionPlan, StepPlan};
-use stepgraph::runtime::Session;
+use stepgraph::runtime::{Session, SessionBuilder};
 
 use crate::network::network;
 use crate::support::{plan, real_device};
@@ -144,6 +145,61 @@ fn the_users_context_and_stream_are_used() {
     drop(context);
     session.launch("train").expect("the session keeps the context alive");
     session.wait().expect("it runs");
+}
+
+/// Protects: memory that the user lends keeps its contents when the session opens, is what launches read and write, and is still
+/// the user's afterwards; memory that does not fit is refused.
+#[test]
+fn the_users_memory_is_used_in_place() {
+    let Some(device) = real_device() else { return };
+    let context = CudaContext::new(0).expect("a device");
+    let stream = context.new_stream().expect("a stream");
+    let mut p = Builder::new("lent");
+    let w = p.param::<f32>("w", [6, 5], Init::Constant(9.0));
+    let (a, b) = (p.state::<f32>("a", [4], Init::Zeros), p.state::<f32>("b", [4], Init::Zeros));
+    p.group("pair", &[a, b]);
+    let rate = p.host_scalar("rate", 2.0f32);
+    p.step("run", |s| s.phase("main", |f| f.map_to("scale", w, w * rate)));
+    let program = p.build().expect("valid");
+    let plan = || plan(&program, "run", &FusionPlan::mega());
+    let start: Vec<f32> = (0..30u16).map(f32::from).collect();
+    let own = Arc::new(stream.clone_htod(&start).expect("memory"));
+    let builder = Session::builder().cuda_stream(Arc::clone(&stream));
+    let mut session = builder.clone().cuda_buffer("w", Arc::clone(&own)).open(device, [plan()]).expect("it opens");
+    assert_eq!(session.read(w).expect("a parameter"), start);
+    session.launch("run").expect("it launches");
+    session.launch("run").expect("it launches");
+    let expected: Vec<f32> = start.iter().map(|x| 4.0 * x).collect();
+    assert_eq!(session.read(w).expect("a parameter"), expected);
+    drop(session);
+    assert_eq!(stream.clone_dtoh(&*own).expect("still the user's"), expected);
+
+    let refused = |name: &str, builder: SessionBuilder| {
+        let error = builder.open(device, [plan()]).map(drop).expect_err(name);
+        assert!(error.to_string().contains(name), "{error}");
+    };
+    let small = Arc::new(stream.clone_htod(&[0.0f32; 4]).expect("memory"));
+    let words = Arc::new(stream.clone_htod(&[0u32; 30]).expect("memory"));
+    refused("`w` takes 30 elements", builder.clone().cuda_buffer("w", Arc::clone(&small)));
+    refused("`w` holds f32", builder.clone().cuda_buffer("w", words));
+    refused("`a` is a member of a group", builder.clone().cuda_buffer("a", Arc::clone(&small)));
+    refused("no buffer `nobody`", builder.cuda_buffer("nobody", small));
+}
+
+/// Protects: the dump of an emitted graph names every node, the library's kernels included, and no address.
+#[test]
+fn the_dump_names_every_node() {
+    let Some(device) = real_device() else { return };
+    let net = network(16, 32, Compute::F32);
+    let session = Session::open(device, [plan(&net.program, "train", &FusionPlan::mega())]).expect("it opens");
+    let dump = session.dump("train", None).expect("planned").expect("a device");
+    let nodes = session.report().plans[0].emitted.nodes;
+    assert_eq!(dump.lines().count(), nodes + 1, "{dump}");
+    for unit in session.plans()[0].units().values() {
+        assert!(dump.contains(&format!("  {}: ", unit.name)), "{} is missing:\n{dump}", unit.name);
+    }
+    assert!(dump.contains("optimiser.adam: kernel adam grid"), "{dump}");
+    assert!(!dump.contains(" 0x"), "{dump}");
 }
 
 /// Protects: two sessions on one device do not disturb each other: one trains to the same bits while others come and go.
