@@ -77,6 +77,12 @@ pub(crate) trait Backend {
     /// Returns when a launch has finished; waits for nothing that was launched later.
     fn wait(&mut self, launch: Completion) -> Result<(), RuntimeError>;
 
+    /// Starts to measure: what is launched from here on counts.
+    fn start_timer(&mut self) -> Result<(), RuntimeError>;
+
+    /// The device's time from [`Backend::start_timer`] to the end of everything launched since. Waits for it.
+    fn stop_timer(&mut self) -> Result<Duration, RuntimeError>;
+
     /// The cell that ends loops: while it is not 0, no `While` starts another iteration.
     fn stop_cell(&self) -> Arc<dyn StopCell>;
 

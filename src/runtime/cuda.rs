@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::backend::{Backend, Completion, Emitted, Lap, Lent, OpenOptions, RawHandles, StopCell};
 use super::error::RuntimeError;
@@ -36,6 +36,8 @@ struct CudaBackend {
     poison: bool,
     checked: bool,
     startup: Vec<Lap>,
+    /// The start and end of what is being measured; made when it is first needed.
+    timer: Option<[Event; 2]>,
     /// What killed the device, after which every call fails.
     dead: Option<String>,
 }
@@ -79,6 +81,7 @@ pub(super) fn open(ordinal: u32, plans: &[StepPlan], options: &OpenOptions) -> R
         poison: options.poison,
         checked: options.checked,
         startup: clock.laps,
+        timer: None,
         dead: None,
     }))
 }
@@ -282,6 +285,33 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         self.guarded(|backend| backend.launch_name(launch.0), |backend| backend.flights.wait(launch.0))
+    }
+
+    fn start_timer(&mut self) -> Result<(), RuntimeError> {
+        self.guarded(
+            |_| "starting a timer".to_owned(),
+            |backend| {
+                let context = backend.lane.context();
+                let timer = match backend.timer.take() {
+                    Some(timer) => timer,
+                    None => [Event::timed(context)?, Event::timed(context)?],
+                };
+                let [start, _] = backend.timer.insert(timer);
+                start.record(backend.lane.stream())
+            },
+        )
+    }
+
+    fn stop_timer(&mut self) -> Result<Duration, RuntimeError> {
+        self.guarded(
+            |_| "reading a timer".to_owned(),
+            |backend| {
+                let Some([start, end]) = &backend.timer else { return Ok(Duration::ZERO) };
+                end.record(backend.lane.stream())?;
+                end.synchronize()?;
+                Ok(Duration::from_secs_f32(start.milliseconds_to(end)?.max(0.0) / 1e3))
+            },
+        )
     }
 
     fn stop_cell(&self) -> Arc<dyn StopCell> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::backend::{Backend, Completion, Emitted, OpenOptions, StopCell};
 use super::error::RuntimeError;
@@ -15,6 +16,7 @@ pub(super) struct HostBackend {
     launches: u64,
     stop: Arc<HostStop>,
     poison: bool,
+    timer: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +36,7 @@ pub(super) fn open(plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn 
         launches: 0,
         stop: Arc::default(),
         poison: options.poison,
+        timer: Instant::now(),
     }))
 }
 
@@ -70,6 +73,15 @@ impl Backend for HostBackend {
 
     fn wait(&mut self, _launch: Completion) -> Result<(), RuntimeError> {
         Ok(())
+    }
+
+    fn start_timer(&mut self) -> Result<(), RuntimeError> {
+        self.timer = Instant::now();
+        Ok(())
+    }
+
+    fn stop_timer(&mut self) -> Result<Duration, RuntimeError> {
+        Ok(self.timer.elapsed())
     }
 
     fn stop_cell(&self) -> Arc<dyn StopCell> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
@@ -180,6 +181,19 @@ impl Session {
     /// A launch that failed on the device.
     pub fn wait(&mut self) -> Result<(), RuntimeError> {
         self.last.map_or(Ok(()), |launch| self.backend.wait(launch))
+    }
+
+    /// How long the device takes for what `work` launches, from the first launch's start to the last one's end. Waits for it.
+    ///
+    /// # Errors
+    /// Whatever `work` returns, or a device that failed.
+    pub fn time_on_device(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), RuntimeError>,
+    ) -> Result<Duration, RuntimeError> {
+        self.backend.start_timer()?;
+        work(self)?;
+        self.backend.stop_timer()
     }
 
     /// Puts every buffer and scalar back to its initial value, in place; executables stay.

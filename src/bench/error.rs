@@ -1,0 +1,26 @@
+//! What stops a comparison.
+
+use crate::runtime::RuntimeError;
+
+/// Why nothing was compared.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// There is something to compare.
+    #[error("there is nothing to compare: name at least one plan")]
+    NoContender,
+    /// Samples need launches.
+    #[error("{what} is 0: at least 1 is needed")]
+    Zero {
+        /// Which option.
+        what: &'static str,
+    },
+    /// A session failed.
+    #[error("plan `{plan}`")]
+    Session {
+        /// The contender.
+        plan: String,
+        /// What failed.
+        #[source]
+        source: RuntimeError,
+    },
+}
