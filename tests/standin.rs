@@ -369,6 +369,7 @@ fn gpu_tests_without_kernels_pass() {
         "lifetime::sessions_tickets_and_handles_are_dropped_in_any_order",
         "lifetime::a_hundred_builds_leave_nothing_behind",
         "lifetime::the_dump_names_every_node",
+        "lifetime::the_users_context_and_stream_are_used",
     ];
     let arguments: Vec<&str> = std::iter::once("--exact").chain(tests).collect();
     let outcome = child(&ALL, &arguments, &[]);

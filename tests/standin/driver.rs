@@ -69,6 +69,19 @@ fn signature(source: &str, name: &str) -> Option<Vec<(usize, bool)>> {
     Some(sizes.collect())
 }
 
+/// A copy to or from `host`. Of memory that is not pinned the driver returns only when the copy has been made.
+fn copy(world: &mut World, stream: CUstream, to: u64, from: u64, bytes: u64, host: u64) -> Result<(), CUresult> {
+    if world.is_live(host, bytes) {
+        return queue(world, stream as usize, Work::Copy { to, from, bytes });
+    }
+    world.drain(stream as usize)?;
+    let device = if host == to { from } else { to };
+    if world.need_memory(device, bytes, "a copy") {
+        crate::run::copy_bytes(to, from, bytes);
+    }
+    Ok(())
+}
+
 fn fill(world: &mut World, stream: CUstream, fill: Fill) -> Result<(), CUresult> {
     queue(world, stream as usize, Work::Node(NodeKind::Fill(fill)))
 }
@@ -151,6 +164,13 @@ exports! {
         }
         world.current = context as usize;
         Ok(())
+    }
+
+    // Only the user's own code may wait for the whole device.
+    #[release]
+    fn cuCtxSynchronize(world) {
+        world.need_context("cuCtxSynchronize")?;
+        world.drain_all()
     }
 
     fn cuMemGetInfo_v2(world, free: *mut usize, total: *mut usize) {
@@ -250,11 +270,11 @@ exports! {
     }
 
     fn cuMemcpyHtoDAsync_v2(world, to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) {
-        queue(world, stream as usize, Work::CopyIn { to, from: from as u64, bytes: bytes as u64 })
+        copy(world, stream, to, from as u64, bytes as u64, from as u64)
     }
 
     fn cuMemcpyDtoHAsync_v2(world, to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) {
-        queue(world, stream as usize, Work::CopyIn { to: to as u64, from, bytes: bytes as u64 })
+        copy(world, stream, to as u64, from, bytes as u64, to as u64)
     }
 
     fn cuMemcpy3DAsync_v2(world, copy: *const CUDA_MEMCPY3D, stream: CUstream) {

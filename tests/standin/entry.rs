@@ -75,7 +75,7 @@ extern "C" fn report() {
 /// is returned; `release` functions do their work even where they are told to fail.
 macro_rules! exports {
     ($bindings:ident, $result:ident, $of_code:path, $success:expr;
-        $($(#[$kind:ident])? fn $name:ident($held:ident $(, $arg:ident: $type:ty)*) $body:block)*) => {$(
+        $($(#[$kind:ident])? fn $name:ident($held:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
         const _: unsafe fn($($type),*) -> $result = $bindings::$name;
 
         #[unsafe(no_mangle)]

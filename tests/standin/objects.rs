@@ -85,7 +85,7 @@ pub(crate) struct Node {
 pub(crate) enum Work {
     Node(NodeKind),
     Graph(Arc<Snapshot>),
-    CopyIn { to: u64, from: u64, bytes: u64 },
+    Copy { to: u64, from: u64, bytes: u64 },
     Record { event: Handle, number: u64 },
 }
 
@@ -115,6 +115,14 @@ impl World {
 
     pub(crate) fn object_mut(&mut self, handle: Handle) -> Option<&mut Object> {
         self.objects.get_mut(&handle)
+    }
+
+    /// Every stream, oldest first.
+    pub(crate) fn streams(&self) -> Vec<Handle> {
+        let is_stream = |(&handle, object): (&Handle, &Object)| matches!(object, Object::Stream(_)).then_some(handle);
+        let mut streams: Vec<_> = self.objects.iter().filter_map(is_stream).collect();
+        streams.sort_unstable();
+        streams
     }
 
     /// Notes a misuse and gives the error for it.

@@ -15,6 +15,11 @@ impl World {
         Ok(())
     }
 
+    /// Runs everything that is queued anywhere.
+    pub(crate) fn drain_all(&mut self) -> Result<(), CUresult> {
+        self.streams().into_iter().try_for_each(|stream| self.drain(stream))
+    }
+
     /// Runs the oldest work of a stream; `false` where there is none.
     pub(crate) fn step(&mut self, stream: Handle) -> Result<bool, CUresult> {
         let Some(Object::Stream(found)) = self.object_mut(stream) else {
@@ -27,7 +32,7 @@ impl World {
         match work {
             Work::Node(kind) => self.run_node(&kind),
             Work::Graph(snapshot) => self.run_graph(&snapshot, true),
-            Work::CopyIn { to, from, bytes } => {
+            Work::Copy { to, from, bytes } => {
                 if self.need_memory(to, bytes, "a copy's target") && self.need_memory(from, bytes, "a copy's source") {
                     copy_bytes(to, from, bytes);
                 }
@@ -135,7 +140,7 @@ fn run_copy(copy: &Rows) {
     }
 }
 
-fn copy_bytes(to: u64, from: u64, bytes: u64) {
+pub(crate) fn copy_bytes(to: u64, from: u64, bytes: u64) {
     (0..bytes).for_each(|at| put((to + at) as *mut u8, get((from + at) as *const u8)));
 }
 
