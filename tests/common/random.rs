@@ -10,6 +10,7 @@
 mod expr;
 mod kernels;
 mod maker;
+pub(crate) mod mutation;
 mod nodes;
 
 use proptest::array::uniform16;
