@@ -23,16 +23,6 @@ pub enum ProgramError {
         /// The name.
         name: String,
     },
-    /// Names that specs give a meaning of their own are not given to anything else; steps, phases and variants have no dots.
-    #[error("the {kind} name `{name}` {reason}: choose another")]
-    ReservedName {
-        /// What it names.
-        kind: &'static str,
-        /// The name.
-        name: String,
-        /// Why it cannot be used.
-        reason: &'static str,
-    },
     /// A name that is used must be declared.
     #[error("there is no {kind} `{name}`{}", hint(.similar))]
     UnknownName {
@@ -125,7 +115,7 @@ pub enum ProgramError {
         /// The node.
         node: String,
     },
-    /// Conditionals lie at most 32 deep in each other.
+    /// Conditionals lie at most 32 deep in each other; a guarded phase counts as one.
     #[error("node `{node}` lies {found} conditionals deep: at most {} are supported", super::program::MAX_NESTING)]
     NestingTooDeep {
         /// The first node that is too deep.

@@ -239,14 +239,15 @@ impl Frame<'_> {
     fn phase(&mut self, id: PhaseId, mask: u64, report: &mut Report<'_>) {
         let phase = &self.step.phases[id];
         let item = Item::Phase(self.id, id);
-        names::phase(&item, &phase.name, report);
+        names::form(&item, &phase.name, report);
         if phase.nodes.is_empty() {
             report.add(&item, ProgramError::Empty { what: format!("phase `{}`", phase.name) });
         }
         if let Some(guard) = phase.guard {
             self.guard(&item, &phase.name, guard, report);
         }
-        let events = self.walk(&phase.nodes, mask, report);
+        // A guard becomes a conditional around the phase.
+        let events = self.walk(&phase.nodes, usize::from(phase.guard.is_some()), mask, report);
         self.layout.phases.push(PhaseLayout { phase: id, mask, events });
     }
 
@@ -263,10 +264,10 @@ impl Frame<'_> {
     }
 
     /// The nodes of a list and of the bodies below it, in program order; each is visited once, wherever it stands again.
-    fn walk(&mut self, list: &[NodeId], mask: u64, report: &mut Report<'_>) -> Vec<Event> {
+    fn walk(&mut self, list: &[NodeId], depth: usize, mask: u64, report: &mut Report<'_>) -> Vec<Event> {
         let mut events = Vec::with_capacity(list.len());
         let mut stack = Vec::new();
-        self.push_list(list, 0, &mut stack);
+        self.push_list(list, depth, &mut stack);
         while let Some(work) = stack.pop() {
             match work {
                 Work::Enter => events.push(Event::Enter),
@@ -351,7 +352,7 @@ impl Frame<'_> {
         let mut taken: HashMap<&str, u64> = HashMap::with_capacity(self.step.nodes.len());
         for (id, node) in self.step.nodes.iter() {
             let (item, mask) = (Item::Node(self.id, id), self.layout.masks[id.index()]);
-            names::node(&item, &node.name, report);
+            names::form(&item, &node.name, report);
             duplicate("node", &node.name, mask, &mut taken, &item, report);
         }
         let mut taken: HashMap<&str, u64> = HashMap::new();

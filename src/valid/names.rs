@@ -1,95 +1,54 @@
-//! Names: well formed, not reserved, each standing for one thing.
+//! Names: well formed, each standing for one thing.
 
 use std::collections::HashSet;
 
 use super::report::Report;
-use crate::entity::StepId;
-use crate::ir::{Item, Program, ProgramError, Step};
-
-/// What expressions of specs understand by these.
-const EXPRESSION_WORDS: [&str; 6] = ["acc", "let", "i0", "i1", "i2", "i3"];
-/// The tables of a spec that are not steps.
-const SPEC_TABLES: [&str; 10] =
-    ["program", "dims", "scalar", "input", "param", "state", "temp", "output", "group", "kernel"];
+use crate::ir::{Item, Program, ProgramError};
 
 /// Checks the names of everything but nodes and phases, whose variants decide: see [`super::control`].
 pub(super) fn check(program: &Program, report: &mut Report<'_>) {
-    plain(&Item::Program, "program", &program.name, &[], report);
-    let mut taken = HashSet::new();
+    form(&Item::Program, &program.name, report);
+    let mut symbols = Names::default();
     for (id, buffer) in program.buffers.iter() {
-        symbol(Item::Buffer(id), "buffer", &buffer.name, &mut taken, report);
+        symbols.add(&Item::Buffer(id), "buffer", &buffer.name, report);
     }
     for (id, group) in program.groups.iter() {
-        symbol(Item::Group(id), "group", &group.name, &mut taken, report);
+        symbols.add(&Item::Group(id), "group", &group.name, report);
     }
     for (id, scalar) in program.scalars.iter() {
-        symbol(Item::Scalar(id), "scalar", &scalar.name, &mut taken, report);
+        symbols.add(&Item::Scalar(id), "scalar", &scalar.name, report);
     }
-    let mut kernels = HashSet::new();
+    let (mut kernels, mut steps) = (Names::default(), Names::default());
     for kernel in program.kernels.values() {
-        once("kernel", &kernel.name, &Item::Program, &mut kernels, report);
+        kernels.add(&Item::Program, "kernel", &kernel.name, report);
     }
-    let mut steps = HashSet::new();
     for (id, step) in program.steps.iter() {
-        plain(&Item::Step(id), "step", &step.name, &SPEC_TABLES, report);
-        once("step", &step.name, &Item::Step(id), &mut steps, report);
-        variants(id, step, report);
+        steps.add(&Item::Step(id), "step", &step.name, report);
+        let mut variants = Names::default();
+        for variant in &step.variants {
+            variants.add(&Item::Step(id), "variant", variant, report);
+        }
     }
 }
 
-/// Checks the form of a phase's name.
-pub(super) fn phase(item: &Item, name: &str, report: &mut Report<'_>) {
-    plain(item, "phase", name, &["variants"], report);
-}
-
-/// Checks the form of a node's name.
-pub(super) fn node(item: &Item, name: &str, report: &mut Report<'_>) {
-    if !is_name(name) {
+/// Checks that a name can be written in specs and dumps.
+pub(super) fn form(item: &Item, name: &str, report: &mut Report<'_>) {
+    if !name.split('.').all(is_part) {
         report.add(item, ProgramError::BadName { name: name.into() });
     }
 }
 
-fn variants(id: StepId, step: &Step, report: &mut Report<'_>) {
-    let mut taken = HashSet::new();
-    for variant in &step.variants {
-        plain(&Item::Step(id), "variant", variant, &[], report);
-        once("variant", variant, &Item::Step(id), &mut taken, report);
-    }
-}
+/// Names of one kind, or of kinds that share one space.
+#[derive(Default)]
+struct Names<'a>(HashSet<&'a str>);
 
-fn symbol<'a>(item: Item, kind: &'static str, name: &'a str, taken: &mut HashSet<&'a str>, report: &mut Report<'_>) {
-    if !is_name(name) {
-        report.add(&item, ProgramError::BadName { name: name.into() });
+impl<'a> Names<'a> {
+    fn add(&mut self, item: &Item, kind: &'static str, name: &'a str, report: &mut Report<'_>) {
+        form(item, name, report);
+        if !self.0.insert(name) {
+            report.add(item, ProgramError::DuplicateName { kind, name: name.into() });
+        }
     }
-    if EXPRESSION_WORDS.contains(&name) {
-        let reason = "has a meaning in expressions";
-        report.add(&item, ProgramError::ReservedName { kind, name: name.into(), reason });
-    }
-    once(kind, name, &item, taken, report);
-}
-
-/// A name without dots.
-fn plain(item: &Item, kind: &'static str, name: &str, reserved: &[&str], report: &mut Report<'_>) {
-    let error = if !is_name(name) {
-        ProgramError::BadName { name: name.into() }
-    } else if name.contains('.') {
-        ProgramError::ReservedName { kind, name: name.into(), reason: "has a dot, which separates steps and phases" }
-    } else if reserved.contains(&name) {
-        ProgramError::ReservedName { kind, name: name.into(), reason: "is a table of its own in specs" }
-    } else {
-        return;
-    };
-    report.add(item, error);
-}
-
-fn once<'a>(kind: &'static str, name: &'a str, item: &Item, taken: &mut HashSet<&'a str>, report: &mut Report<'_>) {
-    if !taken.insert(name) {
-        report.add(item, ProgramError::DuplicateName { kind, name: name.into() });
-    }
-}
-
-fn is_name(name: &str) -> bool {
-    name.split('.').all(is_part)
 }
 
 fn is_part(part: &str) -> bool {

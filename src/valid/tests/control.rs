@@ -90,6 +90,9 @@ fn conditionals_in_conditionals() {
     };
     nested(MAX_NESTING).keeps_every_rule();
     breaks!(nested(MAX_NESTING + 1), NestingTooDeep, "33 conditionals deep");
+    let mut guarded = nested(MAX_NESTING);
+    guarded.phase(0).guard = Some(Base::new().cell("on"));
+    breaks!(guarded, NestingTooDeep, "33 conditionals deep");
 }
 
 /// Protects: `after` points back, inside one list.

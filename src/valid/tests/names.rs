@@ -73,24 +73,6 @@ fn names_are_unique_per_variant() {
     assert_eq!(kinds.collect::<Vec<_>>(), ["phase", "node"]);
 }
 
-/// Protects: what specs give a meaning cannot be redefined, so that every program can be written as a spec.
-#[test]
-fn reserved_names() {
-    for (name, text) in [("acc", "meaning in expressions"), ("i0", "meaning"), ("let", "meaning")] {
-        let mut base = base();
-        base.program.buffers[BufferId::from_u32(1)].name = name.into();
-        let error = base.one_error();
-        assert!(matches!(error, ProgramError::ReservedName { .. }), "{error:?}");
-        assert!(error.to_string().contains(text), "{error}");
-    }
-    let mut step = base();
-    step.step().name = "param".into();
-    breaks!(step, ReservedName, "table of its own");
-    let mut phase = base();
-    phase.phase(0).name = "a.b".into();
-    breaks!(phase, ReservedName, "has a dot");
-}
-
 /// Protects: an id that names nothing is an error wherever it stands.
 #[test]
 fn ids_that_name_nothing() {
