@@ -15,7 +15,7 @@ use stepgraph::valid::{ValidProgram, validate};
 /// Memory with values in every input, parameter and state, the same for every plan of a program.
 fn filled(plan: &StepPlan) -> HostMemory {
     let (program, arena) = (plan.program().program(), plan.arena());
-    let mut memory = HostMemory::for_arenas([arena]);
+    let mut memory = HostMemory::for_arenas([arena]).expect("there is room");
     for (id, buffer) in program.buffers.iter() {
         let Some(at) = arena.buffers[id].filter(|_| matches!(buffer.role, Role::Input | Role::Param | Role::State))
         else {

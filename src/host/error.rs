@@ -4,6 +4,16 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
+    /// There is room for the plan's memory.
+    #[error(
+        "the {region} region takes {bytes} bytes, more than this machine has: use smaller dimensions or a larger machine"
+    )]
+    OutOfMemory {
+        /// The region.
+        region: &'static str,
+        /// Its size.
+        bytes: u64,
+    },
     /// Every kernel that runs on the host has a host function.
     #[error("node `{node}`: kernel `{kernel}` has no host function: declare it with `host f`, or run on a CUDA device")]
     MissingHostFn {

@@ -2,6 +2,7 @@
 //!
 //! Nothing is allocated per buffer, so that a plan which reuses memory wrongly goes wrong here as it would on a device.
 
+use super::error::HostError;
 use crate::entity::ScalarId;
 use crate::plan::{Arena, Placement, Region};
 
@@ -16,14 +17,21 @@ pub struct HostMemory {
 
 impl HostMemory {
     /// Zeroed memory that is large enough for each of these arenas.
-    pub fn for_arenas<'a>(arenas: impl IntoIterator<Item = &'a Arena>) -> Self {
+    ///
+    /// # Errors
+    /// [`HostError::OutOfMemory`].
+    pub fn for_arenas<'a>(arenas: impl IntoIterator<Item = &'a Arena>) -> Result<Self, HostError> {
         let mut sizes = [0u64; Region::ALL.len()];
         for arena in arenas {
             for (size, region) in sizes.iter_mut().zip(Region::ALL) {
                 *size = (*size).max(arena.size(region));
             }
         }
-        Self { regions: sizes.map(|bytes| vec![0; usize::try_from(bytes.div_ceil(16)).unwrap_or(usize::MAX)]) }
+        let mut memory = Self::default();
+        for ((words, bytes), region) in memory.regions.iter_mut().zip(sizes).zip(Region::ALL) {
+            *words = zeroed(bytes).ok_or(HostError::OutOfMemory { region: region.name(), bytes })?;
+        }
+        Ok(memory)
     }
 
     /// The bytes of a placement.
@@ -87,6 +95,14 @@ impl HostMemory {
     }
 }
 
+/// Zeros, or `None` where there is no room for them. The reservation only asks: it is given back for memory that the system
+/// has zeroed, which costs nothing until it is used.
+fn zeroed(bytes: u64) -> Option<Vec<u128>> {
+    let words = usize::try_from(bytes.div_ceil(16)).ok()?;
+    Vec::<u128>::new().try_reserve_exact(words).ok()?;
+    Some(vec![0; words])
+}
+
 fn range(at: Placement) -> std::ops::Range<usize> {
     at.offset as usize..at.end() as usize
 }
@@ -120,5 +136,16 @@ mod tests {
     fn regions_are_numbered_in_their_listed_order() {
         let numbers: Vec<_> = Region::ALL.iter().map(|&region| region as usize).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    /// Protects: a plan that needs more memory than there is is an error and not an abort.
+    #[test]
+    fn too_much_memory_is_an_error() {
+        for bytes in [1 << 62, u64::MAX] {
+            let mut arena = Arena::default();
+            arena.sizes.insert(Region::Scratch, bytes);
+            let error = HostMemory::for_arenas([&arena]).expect_err("no machine has so much");
+            assert_eq!(error, HostError::OutOfMemory { region: "scratch", bytes });
+        }
     }
 }

@@ -32,7 +32,7 @@ impl StopCell for HostStop {
 pub(super) fn open(plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn Backend>, RuntimeError> {
     Ok(Box::new(HostBackend {
         executors: plans.iter().map(HostExecutor::new).collect::<Result<_, _>>()?,
-        memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena)),
+        memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena))?,
         launches: 0,
         stop: Arc::default(),
         poison: options.poison,

@@ -28,6 +28,30 @@ const ZERO_PIECE: u64 = 16 << 20;
 ///
 /// A launch returns at once on a device; the host runs it to its end. Memory keeps its addresses as long as the session lives:
 /// loads and resets write in place.
+///
+/// ```
+/// use stepgraph::Builder;
+/// use stepgraph::plan::{FusionPlan, Target, Tuning};
+/// use stepgraph::runtime::{Device, Session};
+///
+/// let mut p = Builder::new("scale");
+/// let rate = p.host_scalar("rate", 2.0f32);
+/// let x = p.input::<f32>("x", [3]);
+/// let y = p.output::<f32>("y", [3]);
+/// p.step("step", |s| {
+///     s.phase("main", |f| {
+///         f.map_to("y", y, x * rate);
+///     });
+/// });
+/// let plan = p.build()?.plan("step", &FusionPlan::mega(), &Target::default(), &Tuning::default())?;
+///
+/// let mut session = Session::open(Device::Host, [plan])?;
+/// session.write_input(x, &[1.0, 2.0, 3.0])?;
+/// session.set(rate, 10.0)?;
+/// let ticket = session.launch("step")?;
+/// assert_eq!(ticket.wait(&mut session)?.read(y)?, [10.0, 20.0, 30.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Session {
     pub(super) id: u64,
     pub(super) backend: Box<dyn Backend>,
