@@ -6,7 +6,7 @@ use super::context::{Context, symbol_kind};
 use super::document::{Entry, Fields, Text, flatten};
 use super::error::SpecError;
 use crate::entity::{BufferId, GroupId};
-use crate::ir::{Buffer, ConstValue, DType, Group, Init, Item, Role, Scalar, Shape, Symbol, Writer};
+use crate::ir::{Buffer, ConstValue, DType, Group, Init, Item, ProgramError, Role, Scalar, Shape, Symbol, Writer};
 
 /// Reads `[input]`, `[param]`, `[state]`, `[temp]` or `[output]`; or `[buffer]`, whose entries name their role.
 pub(super) fn buffers(cx: &mut Context<'_>, entry: &Entry<'_>, role: Option<Role>) {
@@ -123,7 +123,11 @@ fn scalar(cx: &mut Context<'_>, name: &str, entry: &Entry<'_>) -> Option<()> {
             let init = fields.take("init");
             fields.finish(cx);
             let dtype = dtype.filter(|_| writer.is_some())?;
-            let zero = ConstValue::from_bits(dtype, 0).unwrap_or(ConstValue::F32(0.0));
+            let Some(zero) = ConstValue::from_bits(dtype, 0) else {
+                let remedy = "scalars are f32, i32 or u32";
+                let error = ProgramError::UnsupportedType { what: name.to_owned(), found: dtype, remedy };
+                return cx.fail(entry.span(), error);
+            };
             (writer?, init.map_or(Some(zero), |init| cx.constant(&init, dtype))?)
         }
     };

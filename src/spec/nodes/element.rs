@@ -136,9 +136,8 @@ impl<'d> StepReader<'_, '_, 'd> {
             return Some(space);
         }
         // An expression that means nothing says so itself.
-        let known = self.cx.errors.len();
-        Lowering::new(self.cx, space, Acc::Node(ValueType::F32)).results(ast, &[Some(ValueType::F32)]);
-        if self.cx.errors.len() == known {
+        let mut lowering = Lowering::new(self.cx, space, Acc::Node(ValueType::F32));
+        if lowering.results(ast, &[Some(ValueType::F32)]).is_some() {
             let remedy = "state the index space with `over`";
             self.cx.error(span, SpecError::CannotInfer { what: format!("`{name}`"), remedy });
         }
