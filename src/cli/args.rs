@@ -1,0 +1,148 @@
+//! The command line's grammar.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use stepgraph::plan::FusionPlan;
+use stepgraph::runtime::{Device, RuntimeError};
+
+/// Checks, lowers and runs training steps that are declared as typed graphs.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  stepgraph check graph_specs/digits.toml
+  stepgraph lower graph_specs/digits.toml --step train --plan mega
+  stepgraph run step.toml --steps 100 --inputs data.safetensors --dump result.safetensors
+  stepgraph doctor
+
+Exit codes: 0 fine, 1 the program or its data is wrong, 2 the command line is, 3 the device failed."
+)]
+pub(super) struct Args {
+    /// Says more on standard error: -v what takes time, -vv everything. RUST_LOG overrides it.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(super) verbose: u8,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Check(CheckArgs),
+    Lower(LowerArgs),
+    Run(RunArgs),
+    /// Says what CUDA is here, what is missing, and what to install.
+    Doctor,
+}
+
+/// Validates a spec and plans its steps; errors point at the guilty text.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  stepgraph check step.toml
+  stepgraph check step.toml --set B=512 --set H=64
+  stepgraph check step.toml --canonical > canonical.toml")]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+    /// Prints the program as a canonical spec in place of the summary.
+    #[arg(long)]
+    pub(super) canonical: bool,
+}
+
+/// Prints the plan of a step: launches, order, memory. Needs no CUDA, and prints the same bytes every time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  stepgraph lower step.toml
+  stepgraph lower step.toml --step train --variant c51 --plan phases
+  stepgraph lower step.toml --step train --format dot | dot -Tsvg > train.svg
+  stepgraph lower step.toml --format json | jq '.[].counts'")]
+pub(super) struct LowerArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+    #[command(flatten)]
+    pub(super) plan: PlanArgs,
+    /// How to print: text for reading, dot for Graphviz, json (an array of plans) for programs.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(super) format: Format,
+}
+
+/// Runs a step, on the CPU or on a GPU.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  stepgraph run step.toml
+  stepgraph run step.toml --step train --steps 1000 --seed 7 --device cuda
+  stepgraph run step.toml --inputs data.safetensors --dump result.safetensors
+
+--inputs holds tensors by the names of inputs, parameters, states and host scalars (one element each). --dump writes parameters,
+states, outputs, tapped temps and scalars; the file is replaced only when everything went well.")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+    #[command(flatten)]
+    pub(super) plan: PlanArgs,
+    /// Where to run: auto (the GPU where a usable driver is found, the host otherwise), host, cuda or cuda:N.
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub(super) device: DeviceChoice,
+    /// How often the step is launched.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: u64,
+    /// The seed of random initial values.
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Values to load before the first launch.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(super) inputs: Option<PathBuf>,
+    /// Where to write the memory after the last launch.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(super) dump: Option<PathBuf>,
+}
+
+/// Which program.
+#[derive(Debug, clap::Args)]
+pub(super) struct SpecArgs {
+    /// The spec: a TOML file.
+    pub(super) spec: PathBuf,
+    /// Replaces a dimension of the spec; may be given several times.
+    #[arg(long, value_name = "DIM=N", value_parser = dimension)]
+    pub(super) set: Vec<(String, i64)>,
+}
+
+/// Which plan of which step.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlanArgs {
+    /// The step; without it every step (lower), or the only one (run).
+    #[arg(long)]
+    pub(super) step: Option<String>,
+    /// The variant of the step; without it every variant (lower), or none (run).
+    #[arg(long, requires = "step")]
+    pub(super) variant: Option<String>,
+    /// How steps become launches.
+    #[arg(long, default_value = "mega", value_parser = FusionPlan::NAMES)]
+    pub(super) plan: String,
+}
+
+/// How a plan is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Text,
+    Dot,
+    Json,
+}
+
+/// A device as the user names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceChoice {
+    Auto,
+    Named(Device),
+}
+
+fn device(text: &str) -> Result<DeviceChoice, RuntimeError> {
+    if text == "auto" { Ok(DeviceChoice::Auto) } else { text.parse().map(DeviceChoice::Named) }
+}
+
+fn dimension(text: &str) -> Result<(String, i64), String> {
+    let wrong = || format!("`{text}` is not DIM=N, as in B=512");
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((name.trim().to_owned(), value.trim().parse().map_err(|_| wrong())?))
+}

@@ -1,0 +1,129 @@
+//! What went wrong, as the user sees it: reports that underline the guilty text, and the exit code.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use miette::{Diagnostic, NamedSource, Report, SourceSpan};
+use stepgraph::plan::PlanError;
+use stepgraph::runtime::RuntimeError;
+use stepgraph::spec::{SpecError, SpecErrors};
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: u8,
+    reports: Vec<Report>,
+}
+
+impl Failure {
+    const PROGRAM: u8 = 1;
+    const USAGE: u8 = 2;
+    const DEVICE: u8 = 3;
+
+    /// The command line asks for something that is not there.
+    pub(super) fn usage(message: impl fmt::Display) -> Self {
+        Self::plain(Self::USAGE, &message)
+    }
+
+    /// The program or its data is wrong.
+    pub(super) fn program(message: impl fmt::Display) -> Self {
+        Self::plain(Self::PROGRAM, &message)
+    }
+
+    fn plain(code: u8, message: &dyn fmt::Display) -> Self {
+        Self { code, reports: vec![Report::msg(message.to_string())] }
+    }
+
+    /// Prints the reports and gives the exit code. Nothing can be done where standard error is closed.
+    pub(super) fn report(self) -> ExitCode {
+        let mut err = io::stderr().lock();
+        for report in &self.reports {
+            drop(writeln!(err, "{report:?}"));
+        }
+        let count = self.reports.len();
+        if count > 1 {
+            drop(writeln!(err, "{count} errors"));
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// An error with the text that it is about.
+#[derive(Debug)]
+struct Located {
+    error: SpecError,
+    source: Option<(NamedSource<String>, SourceSpan)>,
+}
+
+impl fmt::Display for Located {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for Located {}
+
+impl Diagnostic for Located {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.error.help().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
+        self.source.as_ref().map(|(source, _)| source as &dyn miette::SourceCode)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
+        let (_, span) = self.source.as_ref()?;
+        Some(Box::new(std::iter::once(miette::LabeledSpan::new_with_span(None, *span))))
+    }
+}
+
+impl From<SpecErrors> for Failure {
+    fn from(errors: SpecErrors) -> Self {
+        let SpecErrors { name, source_text, errors } = errors;
+        let only_usage = errors.iter().all(|labelled| matches!(labelled.error, SpecError::UnknownDim { .. }));
+        let code = if only_usage { Self::USAGE } else { Self::PROGRAM };
+        let reports = errors.into_iter().map(|labelled| {
+            // An empty span at 0 means that no text is guilty.
+            let located = labelled.span != (0..0) && !source_text.is_empty();
+            let source = located
+                .then(|| (NamedSource::new(&name, source_text.to_string()), SourceSpan::from(labelled.span.clone())));
+            Report::new(Located { error: labelled.error, source })
+        });
+        Self { code, reports: reports.collect() }
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        let asked_wrongly = matches!(
+            error,
+            PlanError::UnknownStep { .. } | PlanError::UnknownVariant { .. } | PlanError::VariantNeeded { .. }
+        );
+        Self::plain(if asked_wrongly { Self::USAGE } else { Self::PROGRAM }, &error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Self {
+        let code = if error.is_device_failure() { Self::DEVICE } else { Self::PROGRAM };
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            message.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Self::plain(code, &message)
+    }
+}
+
+/// Printing failed; a reader that has seen enough is no error.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self { code: 0, reports: Vec::new() };
+        }
+        Self::program(format_args!("cannot print: {error}"))
+    }
+}

@@ -1,0 +1,60 @@
+//! `stepgraph lower`: what would run?
+
+use std::io::Write;
+
+use stepgraph::plan::{FusionPlan, PlanError, StepPlan, Target, Tuning, plan};
+use stepgraph::valid::ValidProgram;
+
+use super::args::{Format, LowerArgs};
+use super::check;
+use super::failure::Failure;
+
+/// Prints plans.
+pub(super) fn run(args: &LowerArgs, out: &mut impl Write) -> Result<(), Failure> {
+    let program = check::read(&args.spec)?;
+    let fusion = fusion(&args.plan.plan)?;
+    let (step, variant) = (args.plan.step.as_deref(), args.plan.variant.as_deref());
+    let plans = plans_of(&program, step, variant, &fusion, &Target::default())?;
+    match args.format {
+        Format::Text => {
+            for (at, plan) in plans.iter().enumerate() {
+                write!(out, "{}{}", if at == 0 { "" } else { "\n" }, plan.text())?;
+            }
+        }
+        Format::Dot => plans.iter().try_for_each(|plan| write!(out, "{}", plan.dot()))?,
+        Format::Json => {
+            let plans: Vec<_> = plans.iter().map(StepPlan::json).collect();
+            writeln!(out, "{:#}", serde_json::Value::Array(plans))?;
+        }
+    }
+    Ok(())
+}
+
+/// The plan of this name; the grammar has refused all others.
+pub(super) fn fusion(name: &str) -> Result<FusionPlan, Failure> {
+    FusionPlan::named(name).ok_or_else(|| Failure::usage(format_args!("there is no plan `{name}`")))
+}
+
+/// The plans of one step or all, in one variant or all.
+pub(super) fn plans_of(
+    program: &ValidProgram,
+    step: Option<&str>,
+    variant: Option<&str>,
+    fusion: &FusionPlan,
+    target: &Target,
+) -> Result<Vec<StepPlan>, PlanError> {
+    let tuning = Tuning::default();
+    let steps = program.program().steps.values();
+    let known: Vec<_> = steps.filter(|known| step.is_none_or(|name| name == known.name)).collect();
+    if let ([], Some(name)) = (&known[..], step) {
+        return plan(program, name, variant, fusion, target, &tuning).map(|plan| vec![plan]);
+    }
+    let mut plans = Vec::new();
+    for step in known {
+        let forms = if variant.is_some() { vec![variant] } else { step.forms() };
+        for form in forms {
+            plans.push(plan(program, &step.name, form, fusion, target, &tuning)?);
+        }
+    }
+    Ok(plans)
+}

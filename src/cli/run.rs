@@ -1,0 +1,153 @@
+//! `stepgraph run`: runs a step.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::time::Instant;
+
+use stepgraph::cuda::probe;
+use stepgraph::entity::{NodeId, StepId};
+use stepgraph::ir::{ConstValue, DType, Program, Resource, Role, Step, node_accesses};
+use stepgraph::plan::{StepPlan, Target, Tuning, plan};
+use stepgraph::runtime::{Device, Session, TensorData};
+use stepgraph::valid::ValidProgram;
+
+use super::args::{DeviceChoice, RunArgs};
+use super::failure::Failure;
+use super::progress::Progress;
+use super::{check, lower, tensors};
+
+/// Of buffers with more elements, only type and shape are shown.
+const SHOWN_ELEMENTS: usize = 8;
+
+/// Runs the step, prints its outputs, and writes the dump last, when nothing can fail any more.
+pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
+    let program = check::read(&args.spec)?;
+    let (device, why) = choose(args.device);
+    let plan = plan_of(args, &program, device)?;
+    let mut session = Session::builder().seed(args.seed).open(device, [plan])?;
+    if let Some(path) = &args.inputs {
+        tensors::load(&mut session, program.program(), path)?;
+    }
+    writeln!(out, "device {}{why}", session.report().device)?;
+    let start = Instant::now();
+    launch(&mut session, args)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let plan = &session.plans()[0];
+    let variant = plan.variant().map(|variant| format!(", variant `{variant}`")).unwrap_or_default();
+    writeln!(
+        out,
+        "step `{}`{variant}, plan {}: {} launches in {seconds:.3} s",
+        plan.step_name(),
+        args.plan.plan,
+        args.steps
+    )?;
+    let results = tensors::collect(&mut session, program.program())?;
+    let step = session.plans()[0].step();
+    show(program.program(), step, &results, out)?;
+    if let Some(path) = &args.dump {
+        tensors::save(path, &results)?;
+        writeln!(out, "wrote {} tensors to {}", results.len(), path.display())?;
+    }
+    Ok(())
+}
+
+/// The device, and why it was chosen where the user left it open.
+fn choose(choice: DeviceChoice) -> (Device, String) {
+    let host = |why: String| (Device::Host, format!(" (auto: {why})"));
+    match choice {
+        DeviceChoice::Named(device) => (device, String::new()),
+        DeviceChoice::Auto => match probe::devices() {
+            Ok(devices) if devices.is_empty() => host("the driver reports no device".into()),
+            Ok(_) => (Device::Cuda { ordinal: 0 }, " (auto)".into()),
+            Err(error) => host(error.to_string()),
+        },
+    }
+}
+
+/// The plan of the step that is asked for, or of the only one, for the device that is there.
+fn plan_of(args: &RunArgs, program: &ValidProgram, device: Device) -> Result<StepPlan, Failure> {
+    let names: Vec<_> = program.program().steps.values().map(|step| step.name.as_str()).collect();
+    let step = match (&args.plan.step, &names[..]) {
+        (Some(step), _) => step,
+        (None, [only]) => *only,
+        (None, _) => {
+            return Err(Failure::usage(format_args!(
+                "the program has the steps {}: name one with --step",
+                names.join(", ")
+            )));
+        }
+    };
+    let fusion = lower::fusion(&args.plan.plan)?;
+    Ok(plan(program, step, args.plan.variant.as_deref(), &fusion, &target(device), &Tuning::default())?)
+}
+
+/// The limits of the device; a device that cannot be asked fails when the session is opened.
+fn target(device: Device) -> Target {
+    let Device::Cuda { ordinal } = device else { return Target::default() };
+    let known = probe::devices().unwrap_or_default().into_iter().find(|device| device.ordinal == ordinal);
+    known.map_or_else(Target::default, |device| Target {
+        sm: device.sm,
+        multiprocessors: device.multiprocessors,
+        shared_per_block: device.shared_per_block,
+        driver: device.driver,
+    })
+}
+
+fn launch(session: &mut Session, args: &RunArgs) -> Result<(), Failure> {
+    let (step, variant) = (session.plans()[0].step_name().to_owned(), args.plan.variant.as_deref());
+    let mut progress = Progress::new(args.steps);
+    for _ in 0..args.steps {
+        match variant {
+            Some(variant) => session.launch_variant(&step, variant)?,
+            None => session.launch(&step)?,
+        };
+        progress.step();
+    }
+    session.wait()?;
+    progress.finish();
+    Ok(())
+}
+
+/// Prints what the step wrote to outputs and device scalars: small ones in full, of larger ones type and shape.
+fn show(
+    program: &Program,
+    step: StepId,
+    results: &[(String, TensorData)],
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let step = &program.steps[step];
+    let written: HashSet<_> = step.nodes.keys().flat_map(|node| written_names(program, step, node)).collect();
+    for (name, data) in results.iter().filter(|(name, _)| written.contains(name.as_str())) {
+        writeln!(out, "{name} = {}", values(data))?;
+    }
+    Ok(())
+}
+
+/// The outputs and scalars that a node writes.
+fn written_names<'p>(program: &'p Program, step: &Step, node: NodeId) -> Vec<&'p str> {
+    let accesses = node_accesses(program, step, node).into_iter().filter(|access| access.mode.writes());
+    let names = accesses.filter_map(|access| match access.resource {
+        Resource::Scalar(scalar) => Some(program.scalars[scalar].name.as_str()),
+        Resource::View(view) => {
+            let buffer = &program.buffers[view.buffer];
+            (buffer.role == Role::Output).then_some(buffer.name.as_str())
+        }
+    });
+    names.collect()
+}
+
+fn values(data: &TensorData) -> String {
+    let bits: Vec<u32> = match data.dtype {
+        DType::Bf16 => {
+            data.bytes.chunks_exact(2).map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16).collect()
+        }
+        _ => data.bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect(),
+    };
+    if bits.len() > SHOWN_ELEMENTS {
+        return format!("{} {}", data.dtype, data.shape);
+    }
+    let dtype = if data.dtype == DType::Bf16 { DType::F32 } else { data.dtype };
+    let texts: Vec<_> =
+        bits.iter().filter_map(|&bits| ConstValue::from_bits(dtype, bits)).map(|value| value.to_string()).collect();
+    if data.shape.rank() == 0 { texts.concat() } else { format!("[{}]", texts.join(", ")) }
+}

@@ -1,0 +1,112 @@
+//! Values of a session from and to safetensors files.
+
+use std::io::Write;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use stepgraph::ir::{ConstValue, DType, Program, Role, Shape, Symbol};
+use stepgraph::runtime::{Session, TensorData};
+use tempfile::NamedTempFile;
+
+use super::failure::Failure;
+
+/// Loads every tensor of a file: inputs, parameters, states, groups, and host scalars of one element.
+pub(super) fn load(session: &mut Session, program: &Program, path: &Path) -> Result<(), Failure> {
+    let wrong = |what: String| Failure::program(format_args!("{}: {what}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("is no safetensors file: {error}")))?;
+    let symbols = program.symbols();
+    let mut tensors = file.tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    for (name, tensor) in &tensors {
+        let Some(dtype) = dtype_of(tensor.dtype()) else {
+            let types = "f32, bf16, i32 or u32";
+            return Err(wrong(format!("`{name}` is {:?}: tensors are {types}", tensor.dtype())));
+        };
+        match symbols.get(name.as_str()) {
+            Some(Symbol::Scalar(_)) => {
+                let bits = <[u8; 4]>::try_from(tensor.data()).ok().map(u32::from_le_bytes);
+                let value = bits.and_then(|bits| ConstValue::from_bits(dtype, bits));
+                let value = value.ok_or_else(|| wrong(format!("`{name}` is a scalar: give one f32, i32 or u32")))?;
+                session.set_by_name(name, value)?;
+            }
+            Some(Symbol::Buffer(buffer)) => {
+                let shape = program.buffers[*buffer].shape;
+                let found = tensor.shape();
+                if !shape.dims().iter().map(|&dim| dim as usize).eq(found.iter().copied()) {
+                    return Err(wrong(format!("`{name}` has the shape {found:?}, expected {shape}")));
+                }
+                session.write_by_name(name, dtype, tensor.data())?;
+            }
+            Some(Symbol::Group(_)) => session.write_by_name(name, dtype, tensor.data())?,
+            None => {
+                return Err(wrong(format!("`{name}` is no input, parameter, state, group or scalar of the program")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everything that a session holds after a launch, by name: parameters, states, outputs, tapped temps, scalars.
+pub(super) fn collect(session: &mut Session, program: &Program) -> Result<Vec<(String, TensorData)>, Failure> {
+    let mut found = Vec::new();
+    for buffer in program.buffers.values() {
+        let kept = match buffer.role {
+            Role::Param | Role::State | Role::Output => true,
+            Role::Temp => buffer.tap,
+            Role::Input => false,
+        };
+        if !kept {
+            continue;
+        }
+        match session.read_by_name(&buffer.name) {
+            Ok(data) => found.push((buffer.name.clone(), data)),
+            // A tapped temp of another step holds nothing.
+            Err(_) if buffer.role == Role::Temp => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for scalar in program.scalars.values() {
+        let value = session.read_scalar_by_name(&scalar.name)?;
+        let bytes = value.bits().to_le_bytes().to_vec();
+        found.push((scalar.name.clone(), TensorData { dtype: value.dtype(), shape: Shape::SCALAR, bytes }));
+    }
+    Ok(found)
+}
+
+/// Writes a file in one piece: what was there stays until all of it is written.
+pub(super) fn save(path: &Path, tensors: &[(String, TensorData)]) -> Result<(), Failure> {
+    let wrong =
+        |what: &dyn std::fmt::Display| Failure::program(format_args!("cannot write {}: {what}", path.display()));
+    let views = tensors.iter().map(|(name, data)| {
+        let shape = data.shape.dims().iter().map(|&dim| dim as usize).collect();
+        TensorView::new(safetensors_dtype(data.dtype), shape, &data.bytes).map(|view| (name.as_str(), view))
+    });
+    let views = views.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+    let bytes = serialize(views, None).map_err(|error| wrong(&error))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    file.write_all(&bytes).map_err(|error| wrong(&error))?;
+    file.as_file().sync_all().map_err(|error| wrong(&error))?;
+    file.persist(path).map_err(|error| wrong(&error))?;
+    Ok(())
+}
+
+const fn dtype_of(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::BF16 => Some(DType::Bf16),
+        Dtype::I32 => Some(DType::I32),
+        Dtype::U32 => Some(DType::U32),
+        _ => None,
+    }
+}
+
+const fn safetensors_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::Bf16 => Dtype::BF16,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+    }
+}

@@ -1,0 +1,212 @@
+//! The command line from outside: what it prints, where, and its exit codes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use tempfile::TempDir;
+
+const SPEC: &str = r#"program = "sums"
+dims = { B = 4 }
+[scalar]
+rate = { init = 0.5, writer = "host" }
+t = { type = "u32", writer = "device" }
+[input]
+x = ["B"]
+[state]
+sum = ["B"]
+[output]
+total = []
+[add.main]
+sum = { map = "sum + rate * x" }
+t = { map = "t + 1" }
+total = { reduce = "sum", by = "sum" }
+[clear.main]
+zero = { fill = 0.0, out = "sum" }
+"#;
+
+struct Done {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Runs the command in a folder.
+fn stepgraph(folder: &Path, args: &[&str]) -> Done {
+    let output = Command::new(env!("CARGO_BIN_EXE_stepgraph"))
+        .args(args)
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .env_remove("RUST_LOG")
+        .output()
+        .expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Done { code: output.status.code().expect("an exit code"), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A folder with the spec, and `inputs.safetensors` with this `x`.
+fn folder(x: &[f32]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("sums.toml"), SPEC).expect("written");
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let rate = 2.0f32.to_le_bytes();
+    let tensors = [
+        ("x", TensorView::new(Dtype::F32, vec![x.len()], &bytes).expect("a view")),
+        ("rate", TensorView::new(Dtype::F32, vec![1], &rate).expect("a view")),
+    ];
+    std::fs::write(folder.path().join("inputs.safetensors"), serialize(tensors, None).expect("bytes"))
+        .expect("written");
+    folder
+}
+
+fn floats(file: &Path, name: &str) -> Vec<f32> {
+    let bytes = std::fs::read(file).expect("a file");
+    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let data = file.tensor(name).expect("the tensor").data();
+    data.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
+}
+
+/// Protects: a right program is summed up; a wrong one is shown where it is wrong, with exit code 1 and nothing on standard
+/// output.
+#[test]
+fn check_underlines_the_guilty_text() {
+    let folder = folder(&[]);
+    let right = stepgraph(folder.path(), &["check", "sums.toml"]);
+    assert_eq!((right.code, right.err.as_str()), (0, ""), "{}", right.err);
+    assert!(right.out.contains("program `sums` is valid"), "{}", right.out);
+    std::fs::write(folder.path().join("wrong.toml"), SPEC.replace("rate * x", "rat * y")).expect("written");
+    let wrong = stepgraph(folder.path(), &["check", "wrong.toml"]);
+    assert_eq!((wrong.code, wrong.out.as_str()), (1, ""));
+    for text in
+        ["wrong.toml:13:22", "no buffer or scalar `rat`; did you mean `rate`?", "no buffer or scalar `y`", "2 errors"]
+    {
+        assert!(wrong.err.contains(text), "{text}: {}", wrong.err);
+    }
+}
+
+/// Protects: the canonical form of a spec is itself a spec, and its own canonical form.
+#[test]
+fn canonical_specs_are_stable() {
+    let folder = folder(&[]);
+    let first = stepgraph(folder.path(), &["check", "sums.toml", "--canonical", "--set", "B=9"]);
+    assert!(first.out.contains("x = [9]"), "{}{}", first.out, first.err);
+    std::fs::write(folder.path().join("canonical.toml"), &first.out).expect("written");
+    assert_eq!(stepgraph(folder.path(), &["check", "canonical.toml", "--canonical"]).out, first.out);
+}
+
+/// Protects: plans print the same bytes every time, in each form, for one step or all.
+#[test]
+fn lower_prints_the_same_bytes() {
+    let folder = folder(&[]);
+    for format in ["text", "dot", "json"] {
+        let args = ["lower", "sums.toml", "--plan", "phases", "--format", format];
+        let (first, second) = (stepgraph(folder.path(), &args), stepgraph(folder.path(), &args));
+        assert_eq!(first.code, 0, "{}", first.err);
+        assert_eq!(first.out, second.out);
+        assert!(first.out.contains("sums") && first.out.contains("clear"), "{}", first.out);
+    }
+    let one = stepgraph(folder.path(), &["lower", "sums.toml", "--step", "add", "--format", "json"]);
+    let plans: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
+    assert_eq!(plans.as_array().map(Vec::len), Some(1));
+    assert_eq!(plans[0]["step"], "add");
+}
+
+/// Protects: inputs and host scalars reach the step, launches repeat, and the dump has the memory that they leave.
+#[test]
+fn run_loads_launches_and_dumps() {
+    let folder = folder(&[1.0, 2.0, 3.0, 4.0]);
+    let args =
+        ["run", "sums.toml", "--step", "add", "--steps", "3", "--device", "host", "--inputs", "inputs.safetensors"];
+    let done = stepgraph(folder.path(), &[&args[..], &["--dump", "out.safetensors"]].concat());
+    assert_eq!(done.code, 0, "{}", done.err);
+    for text in ["device host", "3 launches", "total = 60.0", "t = 3"] {
+        assert!(done.out.contains(text), "{text}: {}", done.out);
+    }
+    let file = folder.path().join("out.safetensors");
+    assert_eq!(floats(&file, "sum"), [6.0, 12.0, 18.0, 24.0]);
+    assert_eq!(floats(&file, "rate"), [2.0]);
+    let auto = stepgraph(folder.path(), &["run", "sums.toml", "--step", "clear"]);
+    assert_eq!(auto.code, 0, "{}", auto.err);
+    assert!(auto.out.contains("(auto"), "{}", auto.out);
+}
+
+/// Protects: wrong data is exit code 1 with a reason, and a dump that was there stays as it was.
+#[test]
+fn wrong_data_overwrites_nothing() {
+    let folder = folder(&[1.0, 2.0]);
+    let dump = folder.path().join("out.safetensors");
+    std::fs::write(&dump, "precious").expect("written");
+    let run = |inputs: &str| {
+        let args = ["run", "sums.toml", "--step", "add", "--device", "host", "--inputs", inputs, "--dump"];
+        stepgraph(folder.path(), &[&args[..], &["out.safetensors"]].concat())
+    };
+    std::fs::write(folder.path().join("torn.safetensors"), "{").expect("written");
+    for (inputs, text) in [
+        ("inputs.safetensors", "`x` has the shape [2], expected [4]"),
+        ("torn.safetensors", "is no safetensors file"),
+        ("absent.safetensors", "cannot be read"),
+    ] {
+        let done = run(inputs);
+        assert_eq!(done.code, 1, "{}", done.err);
+        assert!(done.err.split_whitespace().collect::<Vec<_>>().join(" ").contains(text), "{text}: {}", done.err);
+        assert_eq!(std::fs::read_to_string(&dump).expect("still there"), "precious");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 4, "a temporary file is left over");
+}
+
+/// Protects: exit code 2 for whatever the command line gets wrong, 1 for files that are no specs.
+#[test]
+fn exit_codes_tell_usage_from_data() {
+    let folder = folder(&[]);
+    std::fs::write(folder.path().join("binary.toml"), b"\xff\xfe").expect("written");
+    let code = |args: &[&str]| {
+        let done = stepgraph(folder.path(), args);
+        assert!(!done.err.is_empty() && !done.err.contains("panicked"), "{args:?}: {}", done.err);
+        done.code
+    };
+    for usage in [
+        &["lower"][..],
+        &["frobnicate"],
+        &["lower", "sums.toml", "--plan", "quick"],
+        &["lower", "sums.toml", "--step", "nope"],
+        &["lower", "sums.toml", "--step", "add", "--variant", "c51"],
+        &["lower", "sums.toml", "--variant", "c51"],
+        &["check", "sums.toml", "--set", "B"],
+        &["check", "sums.toml", "--set", "D=4"],
+        &["run", "sums.toml"],
+        &["run", "sums.toml", "--step", "add", "--steps", "0"],
+        &["run", "sums.toml", "--step", "add", "--device", "tpu"],
+    ] {
+        assert_eq!(code(usage), 2, "{usage:?}");
+    }
+    for data in [
+        &["check", "absent.toml"][..],
+        &["check", "binary.toml"],
+        &["check", "sums.toml", "--set", "B=0"],
+        &["check", "sums.toml", "--set", "B=1099511627776"],
+    ] {
+        assert_eq!(code(data), 1, "{data:?}");
+    }
+}
+
+/// Protects: a device that is not there is exit code 3, and the doctor says what to do about it.
+#[test]
+fn a_missing_device_is_exit_code_3() {
+    let folder = folder(&[]);
+    let doctor = stepgraph(folder.path(), &["doctor"]);
+    assert_eq!(doctor.code, 0);
+    assert!(doctor.out.contains("--device auto"), "{}", doctor.out);
+    let done = stepgraph(folder.path(), &["run", "sums.toml", "--step", "add", "--device", "cuda:99"]);
+    assert_eq!(done.code, 3, "{}", done.err);
+}
+
+/// Protects: every command shows examples.
+#[test]
+fn help_has_examples() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    for command in [&["--help"][..], &["check", "--help"], &["lower", "--help"], &["run", "--help"]] {
+        let help = stepgraph(&folder, command);
+        assert_eq!(help.code, 0);
+        assert!(help.out.contains("Examples:\n  stepgraph "), "{}", help.out);
+    }
+}
