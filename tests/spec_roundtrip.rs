@@ -38,3 +38,44 @@ proptest! {
         check(&program)?;
     }
 }
+
+/// Protects: names that mean something to specs, or whose dots would meet other names, can still be written.
+#[test]
+fn awkward_names_survive() -> Result<(), TestCaseError> {
+    let text = r#"program = "a.b"
+[scalar]
+let = { init = -0.0, writer = "host" }
+i0 = { type = "u32", init = 4294967295, writer = "device" }
+"i0.x" = { type = "i32", init = -2147483648, writer = "host" }
+[buffer]
+acc = { role = "param", shape = [4], init = nan }
+nan = { role = "input", shape = [4] }
+v0 = { role = "param", shape = [4], init = "bits(0xff800001)" }
+"v0.shape" = { role = "state", shape = [2, 4], type = "bf16" }
+shape.shape = { role = "temp", shape = [4], tap = true }
+[step.input.variants]
+v0 = { map = "`acc` * `let` + `nan` * nan + inf", out = "acc" }
+"v0.mm" = { map = "let v = exp(`nan`); v * v + bits(0x7fc00001)" }
+tick = { map = "`i0` + i0 + (i0)", over = [1], out = "i0" }
+["a.b".guard]
+map = { map = "v0.shape[i0, (i0)] + neg(-1.0) - -`acc`[:][3]", over = [2] }
+shape.shape = { fill = -0.0 }
+guard = { copy = "shape.shape" }
+"#;
+    let parsed =
+        spec::parse(text, &SpecOptions::default()).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+    check(&parsed.program)
+}
+
+/// Protects: a deep or much-shared expression is written in parts, so that it can be read again.
+#[test]
+fn deep_expressions_survive() -> Result<(), TestCaseError> {
+    let doubled = "let a = a + a; ".repeat(300);
+    let deep = "exp(".repeat(100) + "a" + &")".repeat(100);
+    let text = format!(
+        "program = \"t\"\n[input]\nx = [4]\n[s.p]\ny = {{ map = \"let a = x; {doubled}let b = {deep}; b, a\", out = [\"=p\", \"=q\"] }}\n"
+    );
+    let parsed =
+        spec::parse(&text, &SpecOptions::default()).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+    check(&parsed.program)
+}

@@ -107,6 +107,7 @@ impl Core {
         let Some(&id) = self.kernels.get(&decl.name) else {
             let id = self.program.kernels.push(decl.clone());
             self.host_fns[id] = def.host;
+            self.origins.set(Item::Kernel(id), origin);
             self.kernels.insert(decl.name.clone(), id);
             return id;
         };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use crate::entity::{BufferId, GroupId, NodeId, PhaseId, ProgramTag, ScalarId, StepId};
+use crate::entity::{BufferId, GroupId, KernelId, NodeId, PhaseId, ProgramTag, ScalarId, StepId};
 
 /// A place in the user's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -44,6 +44,8 @@ pub enum Item {
     Group(GroupId),
     /// A scalar's declaration.
     Scalar(ScalarId),
+    /// A kernel: its declaration, or its first call.
+    Kernel(KernelId),
     /// A step.
     Step(StepId),
     /// A phase.

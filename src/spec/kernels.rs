@@ -6,12 +6,12 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::context::Context;
-use super::document::{Entry, Fields, Text, entries, similar};
+use super::document::{Entry, Fields, Span, Text, entries, similar};
 use super::error::SpecError;
 use crate::entity::{GroupId, KernelId};
 use crate::ir::{
-    DType, Dim, KernelDecl, KernelParam, KernelSource, LaunchRule, ParamClass, PdlContract, Program, ProgramError,
-    SharedRule,
+    DType, Dim, Item, KernelDecl, KernelParam, KernelSource, LaunchRule, ParamClass, PdlContract, Program,
+    ProgramError, SharedRule,
 };
 use crate::kernel::signature::{self, CParam, Passing, Signature};
 use crate::kernel::{KernelDef, registry};
@@ -29,15 +29,16 @@ pub(super) fn find(cx: &mut Context<'_>, name: &Text<'_>) -> Option<KernelId> {
         return None;
     }
     match registry::find(name.text) {
-        Some(def) => Some(add(cx, def)),
+        Some(def) => Some(add(cx, def, name.whole())),
         None => unknown(cx, name),
     }
 }
 
-fn add(cx: &mut Context<'_>, def: KernelDef) -> KernelId {
+fn add(cx: &mut Context<'_>, def: KernelDef, span: Span) -> KernelId {
     let name = def.decl.name.clone();
     let id = cx.program.kernels.push(def.decl);
     cx.host_fns[id] = def.host;
+    cx.origin(Item::Kernel(id), span);
     cx.kernels.insert(name, id);
     id
 }
@@ -70,7 +71,7 @@ pub(super) fn declare(cx: &mut Context<'_>, entry: &Entry<'_>) {
     };
     for entry in entries(table) {
         match kernel(cx, &entry) {
-            Some(def) => drop(add(cx, def)),
+            Some(def) => drop(add(cx, def, entry.key_span())),
             None => cx.poison(&poison_key(entry.key)),
         }
     }

@@ -104,7 +104,6 @@ pub fn parse(text: &str, options: &SpecOptions) -> Result<ParsedSpec, SpecErrors
         return Err(SpecErrors::new(name, text.into(), labelled.collect()));
     }
     let mut cx = Context::new(text, options);
-    cx.origin(Item::Program, 0..0);
     program(&mut cx, document.get_ref());
     let Context { errors, program, origins, host_fns, .. } = cx;
     if !errors.is_empty() {
@@ -122,6 +121,7 @@ fn program<'d>(cx: &mut Context<'_>, table: &'d DeTable<'d>) {
         && let Some(name) = cx.text(&entry, "the program's name")
     {
         cx.program.name = name.text.to_owned();
+        cx.origin(Item::Program, name.whole());
     }
     let table = dims::take(cx, &mut fields);
     dims::declare(cx, table);

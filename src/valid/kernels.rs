@@ -17,11 +17,11 @@ pub(super) type Symbols = PrimaryMap<KernelId, Vec<String>>;
 pub(super) fn check(program: &Program, report: &mut Report<'_>) -> Symbols {
     let mut sources = Sources::default();
     let mut symbols = Symbols::new();
-    for decl in program.kernels.values() {
+    for (id, decl) in program.kernels.iter() {
         let own = symbols_of(decl);
         for reason in faults(decl, &own, &mut sources) {
             let (kernel, file) = (decl.name.clone(), decl.source.file.clone());
-            report.add(&Item::Program, ProgramError::BadKernel { kernel, file, reason });
+            report.add(&Item::Kernel(id), ProgramError::BadKernel { kernel, file, reason });
         }
         symbols.push(own);
     }

@@ -19,8 +19,8 @@ pub(super) fn check(program: &Program, report: &mut Report<'_>) {
         symbols.add(&Item::Scalar(id), "scalar", &scalar.name, report);
     }
     let (mut kernels, mut steps) = (Names::default(), Names::default());
-    for kernel in program.kernels.values() {
-        kernels.add(&Item::Program, "kernel", &kernel.name, report);
+    for (id, kernel) in program.kernels.iter() {
+        kernels.add(&Item::Kernel(id), "kernel", &kernel.name, report);
     }
     for (id, step) in program.steps.iter() {
         steps.add(&Item::Step(id), "step", &step.name, report);

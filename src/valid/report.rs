@@ -37,8 +37,9 @@ fn rank(item: &Item) -> Rank {
         Item::Buffer(id) => (1, id.index(), 0),
         Item::Group(id) => (2, id.index(), 0),
         Item::Scalar(id) => (3, id.index(), 0),
-        Item::Step(step) | Item::Phase(step, _) => (4, step.index(), 0),
-        Item::Node(step, node) | Item::Part(step, node, _) => (4, step.index(), 1 + node.index()),
+        Item::Kernel(id) => (4, id.index(), 0),
+        Item::Step(step) | Item::Phase(step, _) => (5, step.index(), 0),
+        Item::Node(step, node) | Item::Part(step, node, _) => (5, step.index(), 1 + node.index()),
     }
 }
 
