@@ -48,9 +48,9 @@ let = { init = -0.0, writer = "host" }
 i0 = { type = "u32", init = 4294967295, writer = "device" }
 "i0.x" = { type = "i32", init = -2147483648, writer = "host" }
 [buffer]
-acc = { role = "param", shape = [4], init = nan }
+acc = { role = "param", shape = [4], init = -inf }
 nan = { role = "input", shape = [4] }
-v0 = { role = "param", shape = [4], init = "bits(0xff800001)" }
+v0 = { role = "param", shape = [4], init = "bits(0x3f800001)" }
 "v0.shape" = { role = "state", shape = [2, 4], type = "bf16" }
 shape.shape = { role = "temp", shape = [4], tap = true }
 [step.input.variants]
