@@ -1,7 +1,7 @@
 //! What one node touches: outputs apart from each other, nothing read that the node writes elsewhere, nothing written that
 //! belongs to the host.
 
-use super::report::Site;
+use super::report::{MAX_REPEATS, Site};
 use crate::entity::{GroupId, ScalarId};
 use crate::ir::{
     Access, Arg, Expr, ExprOp, Factor, Gemm, IndexTerm, KernelCall, LoopBound, MAX_OPERANDS, Node, NodeOp, Program,
@@ -133,9 +133,14 @@ fn touches(program: &Program, arg: &Arg, resource: &Resource) -> bool {
 /// Inputs and host scalars are the host's.
 fn owners(site: &mut Site<'_, '_>, op: &NodeOp, accesses: &[Access]) {
     let (program, node) = (site.program, &site.program.steps[site.step].nodes[site.node]);
+    let mut inputs = 0;
     for access in accesses.iter().filter(|access| access.mode.writes()) {
         match access.resource {
             Resource::View(view) if program.buffers[view.buffer].role == Role::Input => {
+                inputs += 1;
+                if inputs > MAX_REPEATS {
+                    break;
+                }
                 let buffer = program.buffers[view.buffer].name.clone();
                 let part = part(program, node, &access.resource, true);
                 site.fail(&part, |node| ProgramError::WritesInput { node, buffer });

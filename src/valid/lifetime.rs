@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::access;
 use super::control::{Event, Layout};
 use super::region::Region;
-use super::report::Report;
+use super::report::{MAX_REPEATS, Report};
 use crate::entity::{BufferId, NodeId, SecondaryMap, StepId};
 use crate::ir::{Access, AccessMode, Item, Program, ProgramError, Resource, Role, View};
 
@@ -115,8 +115,13 @@ impl Lives<'_> {
             .iter()
             .filter_map(|access| view(access).filter(of_launch).map(|view| (view, access.mode)))
             .collect();
-        for (view, mode) in here.iter().filter(|(_, mode)| mode.reads()) {
-            if !self.written[view.buffer].covers(view.ranges()) {
+        let unwritten = |(view, mode): &&(View, AccessMode)| {
+            mode.reads() && !self.written[view.buffer].covers(view.ranges()) && !self.reported.contains(&view.buffer)
+        };
+        let faults: Vec<_> = here.iter().filter(unwritten).copied().collect();
+        for (at, (view, mode)) in faults.iter().enumerate() {
+            self.reported.insert(view.buffer);
+            if at < MAX_REPEATS {
                 self.fail(node, view, *mode, report);
             }
         }
@@ -133,10 +138,7 @@ impl Lives<'_> {
         self.written[view.buffer].add(view.ranges());
     }
 
-    fn fail(&mut self, id: NodeId, view: &View, mode: AccessMode, report: &mut Report<'_>) {
-        if !self.reported.insert(view.buffer) {
-            return;
-        }
+    fn fail(&self, id: NodeId, view: &View, mode: AccessMode, report: &mut Report<'_>) {
         let step = &self.program.steps[self.step];
         let (node, buffer) = (step.nodes[id].name.clone(), self.program.buffers[view.buffer].name.clone());
         let error = if !self.written_ever.contains(&view.buffer) {

@@ -4,6 +4,9 @@ use super::shapes;
 use crate::entity::{BufferId, EntityRef, NodeId, ScalarId, StepId};
 use crate::ir::{DType, Diagnostic, Diagnostics, Item, Origins, Program, ProgramError, Scalar, Shape, View};
 
+/// Of one rule, so many breaks of one node are reported: a group with thousands of members says the same thousands of times.
+pub(super) const MAX_REPEATS: usize = 8;
+
 /// The broken rules so far.
 pub(super) struct Report<'a> {
     origins: &'a Origins,

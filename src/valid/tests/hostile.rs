@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::{Base, boxed, copy, fill, full, set_cell};
 use crate::entity::{BufferId, NodeId};
-use crate::ir::{DType, Group, NodeOp, Phase, Role, View};
+use crate::ir::{Arg, ConstValue, DType, Group, KernelCall, NodeOp, Phase, Role, View};
 
 /// How long a program of 100,000 nodes may take in a test build on a busy machine; anything quadratic takes minutes.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,6 +67,21 @@ fn wide_programs_take_linear_time() {
         (0..MANY).map(|at| group.buffer(&format!("m{at}"), Role::State, DType::F32, &[1])).collect();
     group.program.groups.push(Group { name: "g".into(), members });
     assert_eq!(in_time(group), 0);
+
+    for role in [Role::Temp, Role::Input] {
+        let mut base = Base::new();
+        let kernel = super::kernels::declare(&mut base);
+        let members: Vec<BufferId> =
+            (0..MANY).map(|at| base.buffer(&format!("m{at}"), role, DType::F32, &[1])).collect();
+        let g = base.program.groups.push(Group { name: "g".into(), members });
+        base.program.kernels.values_mut().for_each(super::kernels::flatten);
+        let (lr, c) = (Arg::Scalar(base.cell("lr")), Arg::Const(ConstValue::U32(0)));
+        let other = base.buffer("flat", Role::State, DType::F32, &[MANY * 4]);
+        let flat = Arg::View(View::full(other, &super::shape(&[MANY * 4])));
+        let args = if role == Role::Temp { vec![Arg::Group(g), flat, lr, c] } else { vec![flat, Arg::Group(g), lr, c] };
+        base.add(NodeOp::Kernel(KernelCall { kernel, args }));
+        assert_eq!(in_time(base), 8, "one node says one thing a few times, not for each member");
+    }
 
     let writers = Base::with((0..MANY).map(|_| set_cell("n")));
     assert_eq!(in_time(writers), MANY as usize - 1);

@@ -40,6 +40,12 @@ pub(super) fn declare(base: &mut Base) -> KernelId {
     base.program.kernels.push(decl())
 }
 
+/// Lets both buffers of the kernel be flat.
+pub(super) fn flatten(decl: &mut KernelDecl) {
+    decl.params[0].shape = Some(vec![Dim::Symbol("n".into())]);
+    decl.params[1].shape = Some(vec![Dim::Symbol("n".into())]);
+}
+
 fn args(base: &Base) -> Vec<Arg> {
     vec![Arg::View(full("x")), Arg::View(full("h")), Arg::Scalar(base.cell("lr")), Arg::Const(ConstValue::U32(3))]
 }
@@ -122,10 +128,7 @@ impl Base {
 fn groups_as_arguments() {
     let mut base = Base::new();
     let kernel = declare(&mut base);
-    for decl in base.program.kernels.values_mut() {
-        decl.params[0].shape = Some(vec![Dim::Symbol("n".into())]);
-        decl.params[1].shape = Some(vec![Dim::Symbol("n".into())]);
-    }
+    base.program.kernels.values_mut().for_each(flatten);
     let mut groups = [("p", Role::Param), ("g", Role::State)].map(|(name, role)| {
         let members = [("3", 3), ("5", 5)];
         let members =

@@ -153,7 +153,7 @@ impl Mutation {
                 3 => reduce.finish = loading(view),
                 _ => reduce.stores.iter_mut().for_each(|store| store.target = Target::Scalar(scalar)),
             },
-            NodeOp::Copy { from, to } => *if self.kind % 2 == 0 { from } else { to } = view,
+            NodeOp::Copy { from, to } => *if self.kind.is_multiple_of(2) { from } else { to } = view,
             NodeOp::Fill { to, value } => {
                 *to = view;
                 *value = ConstValue::I32(0);
