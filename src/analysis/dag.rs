@@ -1,8 +1,5 @@
 //! Directed acyclic graphs over numbered vertices.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 /// A graph whose vertices are numbered in a topological order: each edge goes from a lower to a higher number.
 #[derive(Clone, Debug, Default)]
 pub struct Dag {
@@ -67,41 +64,6 @@ impl Dag {
     }
 }
 
-/// Edges form a cycle: some vertices, ascending, that cannot be ordered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cycle(pub Vec<u32>);
-
-/// The topological order that differs least from `0, 1, 2, …`: of all vertices that could be next, the lowest is.
-///
-/// # Errors
-/// The vertices that are on a cycle or behind one.
-pub fn topological_order(vertices: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Cycle> {
-    if edges.iter().all(|(from, to)| from < to) {
-        return Ok((0..vertices as u32).collect());
-    }
-    let mut waiting = vec![0u32; vertices];
-    let mut targets = vec![Vec::new(); vertices];
-    for &(from, to) in edges {
-        waiting[to as usize] += 1;
-        targets[from as usize].push(to);
-    }
-    let mut ready: BinaryHeap<_> = (0..vertices as u32).filter(|&at| waiting[at as usize] == 0).map(Reverse).collect();
-    let mut order = Vec::with_capacity(vertices);
-    while let Some(Reverse(vertex)) = ready.pop() {
-        order.push(vertex);
-        for &target in &targets[vertex as usize] {
-            waiting[target as usize] -= 1;
-            if waiting[target as usize] == 0 {
-                ready.push(Reverse(target));
-            }
-        }
-    }
-    if order.len() < vertices {
-        return Err(Cycle((0..vertices as u32).filter(|&at| waiting[at as usize] > 0).collect()));
-    }
-    Ok(order)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,13 +75,5 @@ mod tests {
         assert_eq!(dag.levels(), [0, 1, 2, 0]);
         assert_eq!(dag.sources(2), [0, 1]);
         assert_eq!(dag.out_degrees(), [2, 1, 0, 0]);
-    }
-
-    /// Protects: the order moves only what an edge forces to move, and a cycle is reported, not looped on.
-    #[test]
-    fn order_stays_close_to_the_given_one() {
-        assert_eq!(topological_order(4, &[(3, 1)]), Ok(vec![0, 2, 3, 1]));
-        assert_eq!(topological_order(3, &[(0, 1), (1, 2)]), Ok(vec![0, 1, 2]));
-        assert_eq!(topological_order(4, &[(1, 2), (2, 1), (2, 3)]), Err(Cycle(vec![1, 2, 3])));
     }
 }

@@ -10,7 +10,7 @@ mod hazards;
 mod precedence;
 mod reduction;
 
-pub use dag::{Cycle, Dag, topological_order};
+pub use dag::Dag;
 pub use hazards::{Dependency, Hazard, Reason, dependencies};
 pub use precedence::{Precedence, Span};
 pub use reduction::{Kept, transitive_reduction};

@@ -35,14 +35,6 @@ pub enum PlanError {
         /// The variants that exist.
         known: Vec<String>,
     },
-    /// A step, in each of its variants, has something to run.
-    #[error("step `{step}` has no phase in variant `{variant}`: give it one, or remove the variant")]
-    NothingToRun {
-        /// The step.
-        step: String,
-        /// The variant.
-        variant: String,
-    },
     /// Passes exist and make valid programs.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -129,18 +121,6 @@ pub enum PlanError {
         /// The oldest that will do.
         needed: u32,
     },
-    /// Bodies of conditional nodes nest at most [`MAX_DEPTH`] deep.
-    #[error("node `{node}` is nested more than {MAX_DEPTH} bodies deep: move inner bodies to steps of their own")]
-    NestedTooDeep {
-        /// The node.
-        node: String,
-    },
-    /// `after` and program order do not contradict each other.
-    #[error("`after` contradicts the order that memory demands: {} wait for one another", .nodes.join(", "))]
-    Cycle {
-        /// Nodes on the cycle, or behind it.
-        nodes: Vec<String>,
-    },
     /// Each region of memory is smaller than 2⁴⁷ bytes, the address space of a device.
     #[error("the {} region needs {bytes} bytes, more than a device can address: make buffers smaller", .region.name())]
     ArenaTooLarge {
@@ -153,9 +133,6 @@ pub enum PlanError {
     #[error("the plan failed its check (a defect of stepgraph): {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Unsound(Vec<CheckError>),
 }
-
-/// How deep bodies of conditional nodes may nest.
-pub const MAX_DEPTH: usize = 32;
 
 fn known_variants(known: &[String]) -> String {
     match known {

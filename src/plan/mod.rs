@@ -18,7 +18,7 @@ mod units;
 pub use crate::analysis::Hazard;
 pub use check::{CheckError, check};
 pub use counts::Counts;
-pub use error::{MAX_DEPTH, PlanError};
+pub use error::PlanError;
 pub use identity::PlanIdentity;
 pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Schedule, Target, Tuning};
 pub use planner::plan;

@@ -1,42 +1,16 @@
 //! The edges of a body: dependencies, cut down to what must be said, with their causes.
 
 use super::types::{Body, Cause, Edge, EdgeKind};
-use crate::analysis::{Cycle, Dag, Dependency, Kept, Reason, dependencies, topological_order, transitive_reduction};
+use crate::analysis::{Dag, Dependency, Kept, Reason, dependencies, transitive_reduction};
 use crate::entity::UnitId;
 use crate::ir::Access;
 
 /// Orders the units of a body, given in program order with what each touches; `after` holds pairs (earlier, later) of places
 /// in that list. In a chain each unit follows the one before it; otherwise each follows only what it must.
-///
-/// # Errors
-/// The places of units that wait for one another.
-pub(super) fn order(
-    units: &[UnitId],
-    accesses: &[Vec<Access>],
-    after: &[(u32, u32)],
-    chain: bool,
-) -> Result<Body, Cycle> {
-    let mut found = dependencies(accesses, after);
-    let pairs: Vec<_> = found.iter().map(|dependency| (dependency.from, dependency.to)).collect();
-    let sequence = topological_order(units.len(), &pairs)?;
-    renumber(&mut found, &sequence);
-    let listed: Vec<UnitId> = sequence.iter().map(|&place| units[place as usize]).collect();
-    let edges = if chain { chained(&listed, &found) } else { reduced(&listed, &found) };
-    Ok(Body { units: listed, edges })
-}
-
-/// Gives dependencies places in the sequence instead of program order.
-fn renumber(found: &mut [Dependency], sequence: &[u32]) {
-    if sequence.is_sorted() {
-        return;
-    }
-    let mut places = vec![0; sequence.len()];
-    (0u32..).zip(sequence).for_each(|(place, &old)| places[old as usize] = place);
-    for dependency in &mut *found {
-        dependency.from = places[dependency.from as usize];
-        dependency.to = places[dependency.to as usize];
-    }
-    found.sort_by_key(|dependency| (dependency.to, dependency.from));
+pub(super) fn order(units: Vec<UnitId>, accesses: &[Vec<Access>], after: &[(u32, u32)], chain: bool) -> Body {
+    let found = dependencies(accesses, after);
+    let edges = if chain { chained(&units, &found) } else { reduced(&units, &found) };
+    Body { units, edges }
 }
 
 fn chained(units: &[UnitId], found: &[Dependency]) -> Vec<Edge> {

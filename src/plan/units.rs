@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::error::{MAX_DEPTH, PlanError};
+use super::error::PlanError;
 use super::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use super::options::{GemmImpl, GemmKey, Target, Tuning};
 use super::order::order;
 use super::types::{Body, Unit, Work};
-use crate::analysis::Cycle;
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, PrimaryMap, UnitId};
 use crate::ir::{Gemm, LaunchConfig, NodeOp, Program, Reduce, Step, subtree_accesses};
@@ -24,17 +23,15 @@ pub(super) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The ordered body of these nodes, given in program order with their phases. `depth` bodies are around it.
-    pub(super) fn body(&mut self, nodes: &[(PhaseId, NodeId)], depth: usize) -> Result<Body, PlanError> {
+    /// The ordered body of these nodes, given in program order with their phases. Validation bounds how deep bodies nest.
+    pub(super) fn body(&mut self, nodes: &[(PhaseId, NodeId)]) -> Result<Body, PlanError> {
         let mut units = Vec::with_capacity(nodes.len());
         for &(phase, node) in nodes {
-            units.push(self.unit(phase, node, depth)?);
+            units.push(self.unit(phase, node)?);
         }
         let accesses: Vec<_> = nodes.iter().map(|&(_, node)| subtree_accesses(self.program, self.step, node)).collect();
         let after = self.after(nodes);
-        order(&units, &accesses, &after, self.chain).map_err(|Cycle(places)| PlanError::Cycle {
-            nodes: places.iter().map(|&place| self.units[units[place as usize]].name.clone()).collect(),
-        })
+        Ok(order(units, &accesses, &after, self.chain))
     }
 
     /// The `after` wishes inside a body, as places.
@@ -50,22 +47,19 @@ impl Lowering<'_> {
         wishes
     }
 
-    fn unit(&mut self, phase: PhaseId, node: NodeId, depth: usize) -> Result<UnitId, PlanError> {
+    fn unit(&mut self, phase: PhaseId, node: NodeId) -> Result<UnitId, PlanError> {
         let name = format!("{}.{}", self.step.phases[phase].name, self.step.nodes[node].name);
-        if depth > MAX_DEPTH {
-            return Err(PlanError::NestedTooDeep { node: name });
-        }
-        let work = self.work(&name, phase, node, depth)?;
+        let work = self.work(&name, phase, node)?;
         Ok(self.units.push(Unit { name, phase, node, work }))
     }
 
-    fn work(&mut self, name: &str, phase: PhaseId, node: NodeId, depth: usize) -> Result<Work, PlanError> {
+    fn work(&mut self, name: &str, phase: PhaseId, node: NodeId) -> Result<Work, PlanError> {
         let step = self.step;
         let op = &step.nodes[node].op;
         check_driver(name, op, self.target)?;
         let mut inner = |body: &[NodeId]| {
             let nodes: Vec<_> = body.iter().map(|&node| (phase, node)).collect();
-            self.body(&nodes, depth + 1)
+            self.body(&nodes)
         };
         match op {
             NodeOp::If { then_body, else_body, .. } => {

@@ -3,7 +3,7 @@
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use stepgraph::ir::{BinaryOp, Combiner, Expr, ExprOp, NodeOp, Origins, Program, UnaryOp};
-use stepgraph::plan::{FusionPlan, PlanError, StepPlan, Tuning};
+use stepgraph::plan::{FusionPlan, StepPlan, Tuning};
 use stepgraph::runtime::{Device, Session};
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -31,7 +31,7 @@ fn programs() -> Vec<ValidProgram> {
         .collect()
 }
 
-/// Plans of every step and variant that has anything to run.
+/// Plans of every step and variant.
 fn plans(program: &ValidProgram, fusion: &FusionPlan) -> Vec<StepPlan> {
     let forms =
         program.program().steps.values().flat_map(|step| step.forms().into_iter().map(|form| (&step.name, form)));
@@ -39,13 +39,7 @@ fn plans(program: &ValidProgram, fusion: &FusionPlan) -> Vec<StepPlan> {
         Some(variant) => program.plan_variant(step, variant, fusion, &target(), &Tuning::default()),
         None => program.plan(step, fusion, &target(), &Tuning::default()),
     };
-    forms
-        .filter_map(|form| match plan(form) {
-            Ok(plan) => Some(plan),
-            Err(PlanError::NothingToRun { .. }) => None,
-            Err(error) => panic!("it plans: {error}"),
-        })
-        .collect()
+    forms.map(|form| plan(form).unwrap_or_else(|error| panic!("it plans: {error}"))).collect()
 }
 
 /// Two rounds of every step and variant; `None` where the host finds a broken scatter promise, which a device does not check.
