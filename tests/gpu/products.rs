@@ -225,11 +225,23 @@ fn epilogues_equal_maps() {
         });
     });
     let program = p.build().expect("valid");
-    let plain = run(device, &program, "run", &FusionPlan::mega(), 1);
-    let fused = FusionPlan { fuse: Fuse::All, ..FusionPlan::mega() };
-    let plan = crate::support::plan(&program, "run", &fused);
-    assert_eq!(plan.units().len(), 3, "every map became an epilogue");
-    let fused = run(device, &program, "run", &fused, 1);
+    // One row is NaN: a bias keeps it, relu makes it 0.
+    let mut rows = crate::support::Numbers(9).floats((m * k) as usize);
+    rows[2 * k as usize] = f32::NAN;
+    let run_with = |fusion: &FusionPlan| {
+        let plan = crate::support::plan(&program, "run", fusion);
+        let units = plan.units().len();
+        let mut session = stepgraph::runtime::Session::open(device, [plan]).expect("opens");
+        crate::support::fill(&mut session, program.program(), 1);
+        session.write_input(x, &rows).expect("an input");
+        session.launch("run").expect("launches");
+        session.wait().expect("runs");
+        (Memory::of(&mut session, program.program()), units)
+    };
+    let (plain, _) = run_with(&FusionPlan::mega());
+    let (fused, units) = run_with(&FusionPlan { fuse: Fuse::All, ..FusionPlan::mega() });
+    assert_eq!(units, 3, "every map became an epilogue");
+    assert!(plain.floats("bias")[2 * n as usize].is_nan() && plain.floats("relu")[2 * n as usize] == 0.0);
     // Both round the product and the sum; another algorithm may add in another order.
     let size = f64::from(k) + 1.0;
     let allowed = 2.0 * bound(Compute::F32, k) * size;
