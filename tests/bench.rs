@@ -36,7 +36,7 @@ fn equal_plans_are_compared_and_timed() {
     let mut opened = 0;
     let count = |_: &mut _| {
         opened += 1;
-        Ok(())
+        Ok::<(), BenchError>(())
     };
     let report = bench(Device::Host, &contenders, &OPTIONS, count, |_| ()).expect("compares");
     assert_eq!(opened, 4, "each contender, and the first one again");
@@ -58,7 +58,7 @@ fn equal_plans_are_compared_and_timed() {
 fn a_contender_that_differs_is_not_timed() {
     let fusion = FusionPlan::mega();
     let contenders = [contender("right", plan(&fusion, 1.0)), contender("wrong", plan(&fusion, 1.5))];
-    let report = bench(Device::Host, &contenders, &OPTIONS, |_| Ok(()), |_| ()).expect("compares");
+    let report = bench::<BenchError>(Device::Host, &contenders, &OPTIONS, |_| Ok(()), |_| ()).expect("compares");
     let Agreement::Differs(mismatch) = &report.contenders[1].agreement else { panic!("{report}") };
     assert_eq!(mismatch.name, "y");
     assert!((mismatch.relative - 0.5).abs() < 1e-6, "{mismatch:?}");

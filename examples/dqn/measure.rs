@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
             Ok(Contender { name: name.clone(), plan, planned_in: start.elapsed() })
         };
         let contenders = args.plans.iter().map(plan).collect::<Result<Vec<_>>>()?;
-        let report = bench(device, &contenders, &options, |session| load(session, &dqn), |_| ())?;
+        let report = bench(device, &contenders, &options, |session| anyhow::Ok(load(session, &dqn)?), |_| ())?;
         let Hyper { batch, observation, trunk, head, .. } = hyper;
         writeln!(out, "size {scale:?}: B {batch}, S {observation}, H {trunk}, V {head}; ddqn, {}", args.compute)?;
         writeln!(out, "{report}")?;

@@ -94,8 +94,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 /// Names the contender in a session's error.
-pub(super) fn of_plan(name: &str) -> impl Fn(RuntimeError) -> BenchError {
-    move |source| BenchError::Session { plan: name.to_owned(), source }
+pub(super) fn of_plan<E: From<BenchError>>(name: &str) -> impl Fn(RuntimeError) -> E {
+    move |source| BenchError::Session { plan: name.to_owned(), source }.into()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::agreement::{Agreement, Contents, of_plan};
 use super::error::BenchError;
+use super::random::Random;
 use super::report::{BenchReport, ContenderReport, Cost, Timing};
 use super::statistics::Spread;
 use crate::plan::{Counts, Region, StepPlan};
@@ -64,29 +65,29 @@ struct Entry<'a> {
 /// each time.
 ///
 /// # Errors
-/// No contender, an option that is 0, or a session that failed. A contender whose results differ is no error: the report
+/// No contender, an option that is 0, a session that failed, or whatever `prepare` returns. A contender whose results differ is no error: the report
 /// says so, and has no timing of it.
-pub fn bench(
+pub fn bench<E: From<BenchError>>(
     device: Device,
     contenders: &[Contender],
     options: &BenchOptions,
-    mut prepare: impl FnMut(&mut Session) -> Result<(), RuntimeError>,
+    mut prepare: impl FnMut(&mut Session) -> Result<(), E>,
     mut progress: impl FnMut(Progress<'_>),
-) -> Result<BenchReport, BenchError> {
+) -> Result<BenchReport, E> {
     check_options(contenders, options)?;
     let mut entries: Vec<Entry<'_>> = Vec::with_capacity(contenders.len() + 1);
     let mut first = None;
     // The first contender runs against itself, too: that is the noise floor.
     for contender in contenders.iter().chain(contenders.first()) {
         progress(Progress::Opening(&contender.name));
-        let (entry, contents) = open(device, contender, options, &mut prepare).map_err(of_plan(&contender.name))?;
+        let (entry, contents) = open(device, contender, options, &mut prepare)?;
         let agreement = contents.agreement(first.as_ref().unwrap_or(&contents), &contender.plan);
         first.get_or_insert(contents);
         entries.push(Entry { agreement, ..entry });
     }
     let total = options.rounds;
     let mut order: Vec<usize> = (0..entries.len()).collect();
-    let mut random = Random(options.seed);
+    let mut random = Random::new(options.seed);
     for round in 0..total {
         random.shuffle(&mut order);
         for &index in &order {
@@ -114,30 +115,20 @@ fn check_options(contenders: &[Contender], options: &BenchOptions) -> Result<(),
     }
 }
 
-/// Opens a session, launches as often as is checked, and warms up.
-fn open<'a>(
+/// Opens a session, loads its data, launches as often as is checked, and warms up.
+fn open<'a, E: From<BenchError>>(
     device: Device,
     contender: &'a Contender,
     options: &BenchOptions,
-    prepare: &mut impl FnMut(&mut Session) -> Result<(), RuntimeError>,
-) -> Result<(Entry<'a>, Contents), RuntimeError> {
+    prepare: &mut impl FnMut(&mut Session) -> Result<(), E>,
+) -> Result<(Entry<'a>, Contents), E> {
+    let failed = of_plan(&contender.name);
     let start = Instant::now();
-    let mut session = Session::builder().seed(options.seed).open(device, [contender.plan.clone()])?;
+    let session = Session::builder().seed(options.seed).open(device, [contender.plan.clone()]);
+    let mut session = session.map_err(&failed)?;
     let opened_in = start.elapsed();
     prepare(&mut session)?;
-    let start = Instant::now();
-    launch(&mut session, &contender.plan)?;
-    session.wait()?;
-    let first_launch = start.elapsed();
-    for _ in 1..options.checked {
-        launch(&mut session, &contender.plan)?;
-    }
-    session.wait()?;
-    let contents = Contents::of(&contender.plan, &mut session)?;
-    for _ in 0..options.warm_up {
-        launch(&mut session, &contender.plan)?;
-    }
-    session.wait()?;
+    let (first_launch, contents) = check(&mut session, &contender.plan, options).map_err(&failed)?;
     let emitted = session.report().plans[0].emitted;
     let counts = Counts::of(&contender.plan);
     let cost = Cost {
@@ -153,6 +144,24 @@ fn open<'a>(
     };
     let (device, submit, throughput) = (Vec::new(), Vec::new(), Vec::new());
     Ok((Entry { contender, session, cost, agreement: Agreement::BitEqual, device, submit, throughput }, contents))
+}
+
+/// The first launch's time, and the results after all launches that are compared; then the warm-up.
+fn check(session: &mut Session, plan: &StepPlan, options: &BenchOptions) -> Result<(Duration, Contents), RuntimeError> {
+    let start = Instant::now();
+    launch(session, plan)?;
+    session.wait()?;
+    let first_launch = start.elapsed();
+    for _ in 1..options.checked {
+        launch(session, plan)?;
+    }
+    session.wait()?;
+    let contents = Contents::of(plan, session)?;
+    for _ in 0..options.warm_up {
+        launch(session, plan)?;
+    }
+    session.wait()?;
+    Ok((first_launch, contents))
 }
 
 fn launch(session: &mut Session, plan: &StepPlan) -> Result<(), RuntimeError> {
@@ -202,25 +211,4 @@ fn milliseconds(time: Duration) -> f64 {
 
 fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014): the order of samples needs no more.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    /// Fisher and Yates.
-    fn shuffle(&mut self, order: &mut [usize]) {
-        for last in (1..order.len()).rev() {
-            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(0);
-            order.swap(last, other);
-        }
-    }
 }

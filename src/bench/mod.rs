@@ -8,11 +8,13 @@
 mod agreement;
 mod error;
 mod harness;
+mod random;
 mod report;
 mod statistics;
 
 pub use agreement::{Agreement, Mismatch};
 pub use error::BenchError;
 pub use harness::{BenchOptions, Contender, Progress, bench};
+pub use random::Random;
 pub use report::{BenchReport, ContenderReport, Cost, Timing};
 pub use statistics::{Spread, noise_between};

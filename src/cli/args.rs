@@ -14,6 +14,7 @@ use stepgraph::runtime::{Device, RuntimeError};
   stepgraph check graph_specs/digits.toml
   stepgraph lower graph_specs/digits.toml --step train --plan mega
   stepgraph run step.toml --steps 100 --inputs data.safetensors --dump result.safetensors
+  stepgraph bench graph_specs/digits.toml --step train --plans debug,phases,mega
   stepgraph doctor
 
 Exit codes: 0 fine, 1 the program or its data is wrong, 2 the command line is, 3 the device failed."
@@ -32,6 +33,7 @@ pub(super) enum Command {
     Check(CheckArgs),
     Lower(LowerArgs),
     Run(RunArgs),
+    Bench(BenchArgs),
     /// Says what CUDA is here, what is missing, and what to install.
     Doctor,
 }
@@ -96,6 +98,47 @@ pub(super) struct RunArgs {
     /// Where to write the memory after the last launch.
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) dump: Option<PathBuf>,
+}
+
+/// Compares plans of a step: results first, then times, interleaved, with a noise floor.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  stepgraph bench step.toml
+  stepgraph bench step.toml --step train --plans debug,mega --device cuda --report out
+  stepgraph bench step.toml --inputs data.safetensors
+
+Without --inputs, float inputs are random and integer inputs are 0; parameters and states have their initial values. --report writes
+table.txt and report.json.")]
+pub(super) struct BenchArgs {
+    #[command(flatten)]
+    pub(super) spec: SpecArgs,
+    /// The step; without it the only one.
+    #[arg(long)]
+    pub(super) step: Option<String>,
+    /// The variant of the step.
+    #[arg(long, requires = "step")]
+    pub(super) variant: Option<String>,
+    /// Plans to compare; the first one is the reference.
+    #[arg(long, value_delimiter = ',', default_value = "debug,phases,mega", value_parser = FusionPlan::NAMES)]
+    pub(super) plans: Vec<String>,
+    /// Where to run: auto (the GPU where a usable driver is found, the host otherwise), host, cuda or cuda:N.
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub(super) device: DeviceChoice,
+    /// Samples of each plan.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Launches of one sample.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) launches: u32,
+    /// The seed of random values, and of the order of samples.
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Values to load before the first launch.
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(super) inputs: Option<PathBuf>,
+    /// A folder for the report; it is made where it is missing.
+    #[arg(long, value_name = "DIR")]
+    pub(super) report: Option<PathBuf>,
 }
 
 /// Which program.

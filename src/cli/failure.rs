@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use miette::{Diagnostic, NamedSource, Report, SourceSpan};
+use stepgraph::bench::BenchError;
 use stepgraph::plan::PlanError;
 use stepgraph::runtime::RuntimeError;
 use stepgraph::spec::{SpecError, SpecErrors};
@@ -115,6 +116,15 @@ impl From<RuntimeError> for Failure {
             source = cause.source();
         }
         Self::plain(code, &message)
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Session { source, .. } => source.into(),
+            other => Self::program(other),
+        }
     }
 }
 

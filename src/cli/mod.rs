@@ -1,6 +1,7 @@
 //! The `stepgraph` command: what each subcommand prints. All work is the library's.
 
 mod args;
+mod bench;
 mod check;
 mod doctor;
 mod failure;
@@ -27,6 +28,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(args) => check::run(args, &mut out),
         Command::Lower(args) => lower::run(args, &mut out),
         Command::Run(args) => run::run(args, &mut out),
+        Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor => doctor::run(&mut out),
     };
     match done.and_then(|()| out.flush().map_err(Failure::from)) {

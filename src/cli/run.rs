@@ -52,7 +52,7 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
 }
 
 /// The device, and why it was chosen where the user left it open.
-fn choose(choice: DeviceChoice) -> (Device, String) {
+pub(super) fn choose(choice: DeviceChoice) -> (Device, String) {
     let host = |why: String| (Device::Host, format!(" (auto: {why})"));
     match choice {
         DeviceChoice::Named(device) => (device, String::new()),
@@ -66,23 +66,25 @@ fn choose(choice: DeviceChoice) -> (Device, String) {
 
 /// The plan of the step that is asked for, or of the only one, for the device that is there.
 fn plan_of(args: &RunArgs, program: &ValidProgram, device: Device) -> Result<StepPlan, Failure> {
-    let names: Vec<_> = program.program().steps.values().map(|step| step.name.as_str()).collect();
-    let step = match (&args.plan.step, &names[..]) {
-        (Some(step), _) => step,
-        (None, [only]) => *only,
-        (None, _) => {
-            return Err(Failure::usage(format_args!(
-                "the program has the steps {}: name one with --step",
-                names.join(", ")
-            )));
-        }
-    };
+    let step = step_of(program, args.plan.step.as_deref())?;
     let fusion = lower::fusion(&args.plan.plan)?;
     Ok(plan(program, step, args.plan.variant.as_deref(), &fusion, &target(device), &Tuning::default())?)
 }
 
+/// The step that is asked for, or the only one.
+pub(super) fn step_of<'a>(program: &'a ValidProgram, asked: Option<&'a str>) -> Result<&'a str, Failure> {
+    let names: Vec<_> = program.program().steps.values().map(|step| step.name.as_str()).collect();
+    match (asked, &names[..]) {
+        (Some(step), _) => Ok(step),
+        (None, [only]) => Ok(only),
+        (None, _) => {
+            Err(Failure::usage(format_args!("the program has the steps {}: name one with --step", names.join(", "))))
+        }
+    }
+}
+
 /// The limits of the device; a device that cannot be asked fails when the session is opened.
-fn target(device: Device) -> Target {
+pub(super) fn target(device: Device) -> Target {
     let Device::Cuda { ordinal } = device else { return Target::default() };
     let known = probe::devices().unwrap_or_default().into_iter().find(|device| device.ordinal == ordinal);
     known.map_or_else(Target::default, |device| Target {
