@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use common::random;
@@ -78,4 +79,21 @@ fn deep_expressions_survive() -> Result<(), TestCaseError> {
     let parsed =
         spec::parse(&text, &SpecOptions::default()).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
     check(&parsed.program)
+}
+
+/// Protects: the specs of the repository, with their own kernels, survive too, and are valid.
+#[test]
+fn repository_specs_survive() -> Result<(), TestCaseError> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("graph_specs");
+    let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut specs = 0;
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        let parsed = spec::read(&path, &SpecOptions::default());
+        let parsed = parsed.map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        check(&parsed.program)?;
+        parsed.validate().map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+        specs += 1;
+    }
+    prop_assert!(specs > 1);
+    Ok(())
 }

@@ -149,21 +149,29 @@ fn program<'d>(cx: &mut Context<'_>, table: &'d DeTable<'d>) {
 /// A step is a table with phases; a table that resembles a declaration's must have a node to count as one.
 fn is_step(entry: &Entry<'_>) -> bool {
     let Some(table) = entry.table() else { return false };
-    let phases = || table.values().map(toml::Spanned::get_ref).filter(|value| value.is_table() || value.is_array());
-    let has_node = |phase: &DeValue<'_>| {
-        let nodes =
-            phase.as_table().into_iter().flat_map(|phase| phase.values()).filter_map(|node| node.get_ref().as_table());
-        nodes.into_iter().any(|node| nodes::KINDS.iter().any(|kind| node.contains_key(*kind)))
-    };
     match similar(entry.key, DECLARATIONS) {
-        Some(_) => phases().any(has_node),
-        None => table.is_empty() || phases().next().is_some(),
+        Some(_) => table.values().any(|phase| has_node(phase.get_ref())),
+        None => {
+            let is_phase = |value: &DeValue<'_>| value.is_table() || value.is_array();
+            table.is_empty() || table.values().any(|value| is_phase(value.get_ref()))
+        }
+    }
+}
+
+fn has_node(value: &DeValue<'_>) -> bool {
+    match value {
+        DeValue::Array(elements) => elements.iter().any(|element| has_node(element.get_ref())),
+        DeValue::Table(table) => {
+            let is_kind = |kind: &&str| table.get(*kind).is_some_and(|value| !value.get_ref().is_table());
+            nodes::KINDS.iter().any(is_kind) || table.values().any(|value| has_node(value.get_ref()))
+        }
+        _ => false,
     }
 }
 
 /// Whether a step of this name needs no `step.` before it.
 fn is_plain_step_name(name: &str) -> bool {
-    !["program", "dims", "step"].contains(&name) && similar(name, DECLARATIONS).is_none()
+    !DECLARATIONS.contains(&name) && !["program", "dims", "step"].contains(&name)
 }
 
 fn unknown_table(cx: &mut Context<'_>, entry: &Entry<'_>) {

@@ -21,6 +21,8 @@ const UNARY: u8 = 9;
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'p> {
     pub(super) program: &'p Program,
+    /// The names of buffers, groups and scalars.
+    pub(super) taken: &'p BTreeSet<&'p str>,
     pub(super) space: Shape,
     /// The type of `acc`.
     pub(super) acc_type: ValueType,
@@ -56,7 +58,7 @@ impl ExprText {
     pub(super) fn new(scope: &Scope<'_>, expr: &Expr) -> Self {
         let types = value_types(scope.program, expr, scope.acc_type);
         let uses = expr.uses();
-        let mut names = LetNames { taken: symbols(scope.program), next: 0 };
+        let mut names = LetNames { taken: scope.taken, next: 0 };
         let mut text = Self { lets: String::new(), values: PrimaryMap::new() };
         for (value, op) in expr.ops().iter() {
             let mut piece = text.piece(scope, op, &types);
@@ -159,7 +161,7 @@ impl ExprText {
 
 /// Names for values that no buffer, group or scalar has.
 struct LetNames<'p> {
-    taken: BTreeSet<&'p str>,
+    taken: &'p BTreeSet<&'p str>,
     next: u32,
 }
 
@@ -175,7 +177,8 @@ impl LetNames<'_> {
     }
 }
 
-fn symbols(program: &Program) -> BTreeSet<&str> {
+/// The names that values must not take.
+pub(super) fn symbols(program: &Program) -> BTreeSet<&str> {
     program.symbols().into_iter().map(|(name, _): (&str, Symbol)| name).collect()
 }
 

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::expr::{ExprText, Scope, implied_space, is_acc, is_whole, name_text, view_text};
+use super::expr::{ExprText, Scope, implied_space, is_acc, is_whole, name_text, symbols, view_text};
 use super::implied::{Implied, then_pair};
 use super::line;
 use super::toml::{Keys, constant, float, list, numbers, one_or_list, quoted, shape, single_key};
 use crate::entity::{BufferId, NodeId, ScalarId};
 use crate::ir::{
-    Arg, Combiner, Compute, Expr, Factor, Gemm, KernelCall, LoopBound, Map, Node, NodeOp, Operand, Phase, Program,
-    Reduce, Resource, Shape, Step, Store, Target, ValueType, View, node_accesses, value_types,
+    Arg, Combiner, Compute, Expr, Factor, Gemm, IndexTerm, KernelCall, LoopBound, Map, Node, NodeOp, Operand, Phase,
+    Program, Reduce, Resource, Shape, Step, Store, Target, ValueType, View, node_accesses, value_types,
 };
 use crate::spec::{is_plain_step_name, nodes::KINDS};
 
 /// Writes every step.
 pub(super) fn write(text: &mut String, program: &Program, implied: &Implied) {
-    let mut writer = NodeWriter { program, implied, written: BTreeSet::new() };
+    let taken = symbols(program);
+    let mut writer = NodeWriter { program, implied, taken: &taken, written: BTreeSet::new() };
     for step in program.steps.values() {
         let own = single_key(&step.name);
         let key = if is_plain_step_name(&step.name) { own } else { format!("step.{own}") };
@@ -34,6 +35,7 @@ pub(super) fn write(text: &mut String, program: &Program, implied: &Implied) {
 struct NodeWriter<'p> {
     program: &'p Program,
     implied: &'p Implied,
+    taken: &'p BTreeSet<&'p str>,
     /// Buffers that an earlier node wrote, so that they are declared.
     written: BTreeSet<BufferId>,
 }
@@ -245,7 +247,7 @@ impl NodeWriter<'_> {
     }
 
     fn scope(&self, space: Shape, acc_type: ValueType) -> Scope<'_> {
-        Scope { program: self.program, space, acc_type, acc: None }
+        Scope { program: self.program, taken: self.taken, space, acc_type, acc: None }
     }
 
     /// Adds `out` and `scatter`, unless the node writes what has its own name.
@@ -273,9 +275,13 @@ impl NodeWriter<'_> {
         let place = view_text(self.program, &view);
         let Some(scatter) = &store.scatter else { return place };
         let buffer = &self.program.buffers[view.buffer];
-        // Two brackets: the first is the box, the second the place in it.
-        let whole = is_whole(&view, &buffer.shape);
-        let slices = if whole { format!("[{}]", vec![":"; buffer.shape.rank()].join(", ")) } else { String::new() };
+        // Two brackets are a box and the place in it; one is enough for a place that no slice can be.
+        let could_be_slice = scatter.index.iter().all(|term| matches!(term, IndexTerm::Fixed(_)));
+        let slices = if could_be_slice && is_whole(&view, &buffer.shape) {
+            format!("[{}]", vec![":"; buffer.shape.rank()].join(", "))
+        } else {
+            String::new()
+        };
         format!("{place}{slices}[{}]", text.terms(&scatter.index))
     }
 
