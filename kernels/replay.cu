@@ -5,7 +5,7 @@ namespace {
 constexpr unsigned int WARP = 32u, ALL = 0xffffffffu;
 
 // Columns of the facts of a transition (examples/dqn/replay.rs says what they mean).
-constexpr unsigned int REWARD = 0u, DONE = 1u, DRIFT = 2u, BEFORE = 3u, AFTER = 4u, RATE = 5u, FACTS = 6u;
+constexpr unsigned int REWARD = 0u, DONE = 1u, DRIFT = 2u, TARGET = 3u, PACE = 4u, RATE = 5u, FACTS = 6u;
 
 // The place where the running sum of x[0 .. n] first exceeds `mass`, and what is left of the mass there. Entries of 0 are
 // never taken; mass beyond the end takes the last entry that is not 0. One warp walks 32 entries at a time.
@@ -81,10 +81,10 @@ extern "C" __global__ void __launch_bounds__(32) prioritised_draw(
     share[row] = probability;
 }
 
-// Gathers drawn transitions. Where relabel is not 0 the row gets, in hindsight, the action of another transition, its donor:
-// the donor's action and the exposure it led to, on this row's own path of the price. The price does not depend on what a
-// small trader does, so that the reward follows: after drift - rate |after - before|, with `drift` and `before` of the row,
-// `after` and `rate` of the donor; and the exposure column of the next observation becomes `after`.
+// Gathers drawn transitions. Where relabel is not 0 the row gets, in hindsight, the action of another transition, its donor, on
+// this row's own path of the price. The price does not depend on what a small trader does, so that all else follows: the donor's
+// action moves this row's exposure `before` by the share `pace` of the way to `target`, the reward is
+// after drift - rate |after - before|, and the exposure column of the next observation becomes `after`.
 // Arguments: observation, next [n, s]; action [n, k]; facts [n, 6]; class [n]; index, donor, relabel [b]; exposure, the column
 // (baked); s1, s2 [b, s]; a [b, k]; r, d [b]; y [b]. Launch: rows(s1, block = 64): one block per row.
 extern "C" __global__ void __launch_bounds__(64) gather_relabel(
@@ -114,7 +114,9 @@ extern "C" __global__ void __launch_bounds__(64) gather_relabel(
     const unsigned int row = blockIdx.x, own = sg::min(index[row], n - 1u);
     const bool swapped = relabel[row] != 0u;
     const unsigned int giver = swapped ? sg::min(donor[row], n - 1u) : own;
-    const float after = facts[giver * FACTS + AFTER];
+    const float* given = facts + giver * FACTS;
+    const float before = observation[own * s + exposure];
+    const float after = before + given[PACE] * (given[TARGET] - before);
     for (unsigned int i = threadIdx.x; i < s; i += THREADS) {
         s1[row * s + i] = observation[own * s + i];
         s2[row * s + i] = swapped && i == exposure ? after : next[own * s + i];
@@ -122,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(64) gather_relabel(
     for (unsigned int i = threadIdx.x; i < k; i += THREADS) a[row * k + i] = action[giver * k + i];
     if (threadIdx.x > 0u) return;
     const float* fact = facts + own * FACTS;
-    const float cost = facts[giver * FACTS + RATE] * fabsf(after - fact[BEFORE]);
+    const float cost = given[RATE] * fabsf(after - before);
     r[row] = swapped ? after * fact[DRIFT] - cost : fact[REWARD];
     d[row] = fact[DONE];
     y[row] = label[own];

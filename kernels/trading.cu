@@ -146,7 +146,7 @@ extern "C" __global__ void branch_select(const float* __restrict__ heads, const 
 // prices [days, stocks]; action [e, 3] (exposure level of 0 .. levels - 1, order type, urgency); stock [e]; day, exposure,
 // equity [e] (equity: sum of rewards since the account opened); scalars: commission, slippage, limit_offset (log price),
 // ruin (equity at or below which the account is closed), label_band (log return), last_day (the account's last close).
-// Out: facts [e, 6] (reward, ruined, log return of the bar, exposure before, exposure after, cost of certain execution per
+// Out: facts [e, 6] (reward, ruined, log return of the bar, exposure aimed at, pace, cost of certain execution per
 // exposure traded; rewards, returns and costs in `unit`s), ended (no further bar), label (0 down, 1 flat, 2 up) [e].
 // Launch: one thread per account.
 extern "C" __global__ void market_trade(
@@ -184,16 +184,15 @@ extern "C" __global__ void market_trade(
     const float earned = before > *ruin ? held * g + gain - cost : 0.0f;
     const float total = before + earned;
     const bool ruined = total <= *ruin;
-    const float after = ruined ? 0.0f : held + traded;
     equity[account] = total;
-    exposure[account] = after;
+    exposure[account] = ruined ? 0.0f : held + traded;
     day[account] = tomorrow;
     float* own = facts + account * 6u;
     own[0] = unit * earned;
     own[1] = ruined ? 1.0f : 0.0f;
     own[2] = unit * g;
-    own[3] = held;
-    own[4] = after;
+    own[3] = target;
+    own[4] = pace;
     own[5] = unit * rate;
     ended[account] = ruined || tomorrow >= *last_day ? 1u : 0u;
     label[account] = g > *label_band ? 2 : g < -*label_band ? 0 : 1;

@@ -407,17 +407,19 @@ fn orders_cost_and_earn_as_documented() {
             let out = trade(&history(&[100.0, next, 50.0]), one(0, held as f32, 0.1), &action, 2);
             // Ten operations on numbers of at most 2, each rounded once.
             let tolerance = 10.0 * f64::from(f32::EPSILON);
-            let [found, ruined, growth, before, now, rate] = out.facts[0].map(f64::from);
+            let [found, ruined, growth, target, pace, rate] = out.facts[0].map(f64::from);
+            let now = f64::from(out.accounts.exposure[0]);
             let unit = f64::from(UNIT);
             assert!((found / unit - reward).abs() <= tolerance, "{action:?}, {next}: {found} against {reward}");
             assert!((now - after).abs() <= tolerance, "{action:?}, {next}: {now} against {after}");
             assert!((f64::from(out.accounts.equity[0]) - reward - 0.1).abs() <= tolerance);
             assert!((growth / unit - g).abs() <= tolerance);
-            assert_eq!((before, now), (held, f64::from(out.accounts.exposure[0])));
             assert_eq!((out.accounts.day[0], out.ended[0], ruined), (1, 0, 0.0));
             if action[1] == 0 {
-                // What relabelling relies on: a market order's reward follows from the position, the move and the rate.
-                assert!((now * growth - rate * (now - before).abs() - found).abs() <= 4.0 * unit * tolerance);
+                // What relabelling relies on: where a market order leads, and what it earns, follow from these facts.
+                let after = held + pace * (target - held);
+                assert!((now - after).abs() <= tolerance);
+                assert!((after * growth - rate * (after - held).abs() - found).abs() <= 4.0 * unit * tolerance);
             }
             assert_eq!(out.label[0], if falls { 0 } else { 2 });
         }

@@ -193,16 +193,16 @@ impl Draws {
     }
 }
 
-/// A transition's facts, its reward as the contract has it.
+/// A transition's facts.
 fn transition(draw: &mut Draws, row: usize) -> [f32; 6] {
-    let (drift, before, after, rate) = (draw.float(), draw.float(), draw.float(), draw.float().abs());
+    let (reward, drift, target, pace) = (draw.float(), draw.float(), draw.float(), draw.float().abs());
     let mut facts = [0.0; 6];
-    facts[fact::REWARD as usize] = after * drift - rate * (after - before).abs();
+    facts[fact::REWARD as usize] = reward;
     facts[fact::DONE as usize] = if row % 7 == 3 { 1.0 } else { 0.0 };
     facts[fact::DRIFT as usize] = drift;
-    facts[fact::BEFORE as usize] = before;
-    facts[fact::AFTER as usize] = after;
-    facts[fact::RATE as usize] = rate;
+    facts[fact::TARGET as usize] = target;
+    facts[fact::PACE as usize] = pace;
+    facts[fact::RATE as usize] = draw.float().abs();
     facts
 }
 
@@ -265,13 +265,15 @@ fn a_step_learns_from_what_it_drew() {
             assert_eq!(x[row * s..][..s], stored[own * s..][..s]);
             assert_eq!(action[row * 3..][..3], actions[giver * 3..][..3]);
             assert_eq!(done[row], fact(own, fact::DONE));
-            let (after, moved) = (fact(giver, fact::AFTER), fact(own, fact::DRIFT));
-            let cost = fact(giver, fact::RATE) * (after - fact(own, fact::BEFORE)).abs();
-            assert!((reward[row] - (after * moved - cost)).abs() < 5e-7, "reward of row {row}");
-            let mut expected = next[own * s..][..s].to_vec();
+            let mut expected = (fact(own, fact::REWARD), next[own * s..][..s].to_vec());
             if relabelled[row] == 1 {
-                expected[EXPOSURE as usize] = after;
+                let held = stored[own * s + EXPOSURE as usize];
+                let after = held + fact(giver, fact::PACE) * (fact(giver, fact::TARGET) - held);
+                expected.0 = after * fact(own, fact::DRIFT) - fact(giver, fact::RATE) * (after - held).abs();
+                expected.1[EXPOSURE as usize] = after;
             }
+            let (expected_reward, expected) = expected;
+            assert!((reward[row] - expected_reward).abs() < 5e-7, "reward of row {row}");
             assert_eq!(x[(b + row) * s..][..s], expected);
         }
 

@@ -7,12 +7,12 @@ use stepgraph::Builder;
 use stepgraph::builder::{Body, Val, philox, uniform};
 use stepgraph::handle::{Const, Scalar, Tensor};
 use stepgraph::ir::Init;
-use stepgraph::kernel::library::trading::{FACTS, branch_select};
+use stepgraph::kernel::library::trading::branch_select;
 
 use super::environment::{Accounts, BRANCHES, Bar, Market, PERCENT};
 use super::hyper::Hyper;
 use super::network::{Layer, Pass, Weights, forward};
-use super::replay::{Replay, Transitions};
+use super::replay::{Replay, Transitions, fact};
 
 /// Philox streams of this family of steps; the training step's are below 100.
 pub(crate) mod stream {
@@ -61,7 +61,7 @@ impl Actor {
             exposure: p.state("episode.exposure", [n], Init::Zeros),
             equity: p.state("episode.equity", [n], Init::Zeros),
         };
-        let facts = p.state("episode.facts", [n, FACTS.len() as u32], Init::Zeros);
+        let facts = p.state("episode.facts", [n, fact::COUNT], Init::Zeros);
         let class = p.state("episode.class", [n], Init::Zeros);
         let last = Transitions {
             observation: p.state("episode.observation", [n, hyper.observation], Init::Zeros),

@@ -7,7 +7,7 @@ use stepgraph::Builder;
 use stepgraph::builder::Body;
 use stepgraph::handle::{Const, Scalar, Tensor};
 use stepgraph::ir::Init;
-use stepgraph::kernel::library::trading::{FACTS, market_observe, market_trade};
+use stepgraph::kernel::library::trading::{market_observe, market_trade};
 
 /// Exposure levels: -1 to 1 in steps of a quarter. Fine enough to scale a position, few enough to learn from one bar's noise.
 pub(crate) const LEVELS: u32 = 9;
@@ -83,7 +83,7 @@ pub(crate) struct Accounts {
 /// What one bar did to each account.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bar {
-    /// See [`FACTS`] [n, 6].
+    /// See [`super::replay::fact`] [n, 6].
     pub(crate) facts: Tensor<f32>,
     /// Not 0 where no further bar follows [n].
     pub(crate) ended: Tensor<u32>,
@@ -147,10 +147,4 @@ impl Market {
         };
         f.kernel("trade", args);
     }
-}
-
-/// The column of [`Bar::facts`] with this name.
-pub(crate) fn fact(bar: &Bar, name: &str) -> Tensor<f32> {
-    let column = (0u32..).zip(FACTS).find(|(_, fact)| *fact == name).map_or(u32::MAX, |(column, _)| column);
-    bar.facts.pick(1, column)
 }

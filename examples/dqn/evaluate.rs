@@ -7,13 +7,13 @@ use stepgraph::Builder;
 use stepgraph::builder::{Body, Bound, Ix, Val, axis, philox, uniform};
 use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::{Init, ScatterRule};
-use stepgraph::kernel::library::trading::FACTS;
 use stepgraph::runtime::{RuntimeError, Session, Ticket};
 
 use super::act::{select, stream};
-use super::environment::{Accounts, BRANCHES, Bar, LEVELS, Market, fact};
+use super::environment::{Accounts, BRANCHES, Bar, LEVELS, Market};
 use super::hyper::Hyper;
 use super::network::{Pass, Weights, forward};
+use super::replay::fact;
 
 /// The policies, as the step's variants are called.
 pub(crate) const POLICIES: [&str; 3] = ["greedy", "random", "hold"];
@@ -117,7 +117,7 @@ impl Evaluation {
     fn play(&self, f: &mut Body<'_>, market: &Market, action: Tensor<i32>) {
         let n = self.stocks;
         let bar = Bar {
-            facts: f.temp("evaluate.facts", [n, FACTS.len() as u32]),
+            facts: f.temp("evaluate.facts", [n, fact::COUNT]),
             ended: f.temp("evaluate.ended", [n]),
             class: f.temp("evaluate.class", [n]),
         };
@@ -125,8 +125,8 @@ impl Evaluation {
         let place = || [Ix::from(self.bar.val()), axis(0)];
         f.map_node("record")
             .over([n])
-            .scatter(self.rewards, place(), ScatterRule::Unique, fact(&bar, "reward"))
-            .scatter(self.exposures, place(), ScatterRule::Unique, fact(&bar, "after"))
+            .scatter(self.rewards, place(), ScatterRule::Unique, bar.facts.pick(1, fact::REWARD))
+            .scatter(self.exposures, place(), ScatterRule::Unique, self.accounts.exposure)
             .done();
     }
 

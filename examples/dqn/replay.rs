@@ -27,8 +27,10 @@ pub(crate) mod stream {
 
 /// Columns of [`Replay::facts`].
 ///
-/// A reward is `after · drift - rate · |after - before|`: what the position earned on the move of the price, less what it cost to
-/// get there. Relabelling relies on it.
+/// Relabelling relies on them: from the exposure `before`, which the observation holds, an action leads to
+/// `after = before + pace · (target - before)` and earns `after · drift - rate · |after - before|`: what the position makes of the
+/// move of the price, less what it costs to get there.
+#[allow(dead_code, reason = "the kernels know the layout; Rust code needs little of it")]
 pub(crate) mod fact {
     /// The reward.
     pub(crate) const REWARD: u32 = 0;
@@ -36,11 +38,11 @@ pub(crate) mod fact {
     pub(crate) const DONE: u32 = 1;
     /// The log return of the price over the transition, whatever the action was.
     pub(crate) const DRIFT: u32 = 2;
-    /// The exposure before the action.
-    pub(crate) const BEFORE: u32 = 3;
-    /// The exposure that the action led to.
-    pub(crate) const AFTER: u32 = 4;
-    /// Costs and slippage per unit of exposure traded, as the action's order type and urgency had it.
+    /// The exposure that the action aims at.
+    pub(crate) const TARGET: u32 = 3;
+    /// The share of the way to it that the action goes.
+    pub(crate) const PACE: u32 = 4;
+    /// Costs and slippage per unit of exposure traded for certain, as the action's order type and urgency have it.
     pub(crate) const RATE: u32 = 5;
     /// How many there are.
     pub(crate) const COUNT: u32 = 6;

@@ -25,9 +25,11 @@ crate::kernel! {
 crate::kernel! {
     /// Gathers drawn transitions; where `relabel` is not 0, with the action of a donor in hindsight.
     ///
-    /// The columns of `facts` are reward, done, drift (the log return of the price), exposure before and after the action,
-    /// and the cost per unit of exposure traded. A relabelled row takes `action`, `after` and `rate` of its donor on its own
-    /// path of the price: reward = after · drift - rate · |after - before|, and `after` in column `exposure` of `s2`.
+    /// The columns of `facts` are reward, done, drift (the log return of the price), the exposure that the action aims at, the
+    /// share of the way to it that the action goes, and the cost per unit of exposure traded. A relabelled row takes `action`,
+    /// `target`, `pace` and `rate` of its donor from its own exposure, which column `exposure` of `observation` holds, on its own
+    /// path of the price: after = before + pace · (target - before), reward = after · drift - rate · |after - before|, and `after`
+    /// in column `exposure` of `s2`.
     pub gather_relabel in "kernels/replay.cu" (
         observation: In<f32>[n, s],
         next: In<f32>[n, s],
@@ -71,8 +73,8 @@ crate::kernel! {
 const REWARD: usize = 0;
 const DONE: usize = 1;
 const DRIFT: usize = 2;
-const BEFORE: usize = 3;
-const AFTER: usize = 4;
+const TARGET: usize = 3;
+const PACE: usize = 4;
 const RATE: usize = 5;
 const FACTS: usize = 6;
 
@@ -142,8 +144,9 @@ fn gather_relabel_host(call: gather_relabel::Host<'_>) {
         if !swapped {
             continue;
         }
-        let after = given[AFTER];
-        call.r[row] = after * fact[DRIFT] - given[RATE] * (after - fact[BEFORE]).abs();
+        let before = call.observation[own * s..][..s].get(call.exposure as usize).copied().unwrap_or_default();
+        let after = before + given[PACE] * (given[TARGET] - before);
+        call.r[row] = after * fact[DRIFT] - given[RATE] * (after - before).abs();
         if let Some(exposure) = call.s2[row * s..][..s].get_mut(call.exposure as usize) {
             *exposure = after;
         }
@@ -224,10 +227,11 @@ mod tests {
     #[test]
     fn relabelling_follows_the_price() {
         let facts = [
-            [0.5f32, 0.0, 0.01, 0.0, 1.0, 0.002], // what is drawn
-            [-1.0, 1.0, -0.5, 0.25, -0.5, 0.004], // the donor
+            [0.5f32, 0.0, 0.01, 1.0, 0.5, 0.002],  // what is drawn
+            [-1.0, 1.0, -0.5, -0.75, 0.25, 0.004], // the donor
         ];
-        let (observation, next) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0f32, 20.0, 30.0, 40.0, 50.0, 60.0]);
+        // Its exposure is 0.25 before: a quarter of the way to -0.75 leads to 0.
+        let (observation, next) = ([1.0f32, 2.0, 0.25, 4.0, 5.0, 6.0], [10.0f32, 20.0, 30.0, 40.0, 50.0, 60.0]);
         let (mut s1, mut s2, mut a) = ([0.0; 6], [0.0; 6], [0; 4]);
         let (mut r, mut d, mut y) = ([0.0; 2], [9.0; 2], [9; 2]);
         gather_relabel_host(gather_relabel::Host {
@@ -251,10 +255,10 @@ mod tests {
             k: 2,
             b: 2,
         });
-        assert_eq!((s1, s2), ([1.0, 2.0, 3.0, 1.0, 2.0, 3.0], [10.0, 20.0, 30.0, 10.0, 20.0, -0.5]));
+        assert_eq!((s1, s2), ([1.0, 2.0, 0.25, 1.0, 2.0, 0.25], [10.0, 20.0, 30.0, 10.0, 20.0, 0.0]));
         assert_eq!((a, d, y), ([7, 8, 5, 6], [0.0, 0.0], [2, 2]));
         assert_eq!(r[0], 0.5);
-        let expected = -0.5 * 0.01 - 0.004 * 0.5;
+        let expected = -0.004 * 0.25;
         assert!((f64::from(r[1]) - expected).abs() < 1e-8, "{} is not {expected}", r[1]);
     }
 

@@ -22,11 +22,11 @@ pub const PACES: [f32; 3] = [0.25, 0.5, 1.0];
 pub const ORDERS: [&str; 3] = ["market", "limit", "average"];
 
 /// What [`market_trade`] writes of each bar, in order: the reward, 1 where the account was ruined, the log return of the price,
-/// the exposure before and after, and what certain execution of such an order costs per unit of exposure traded.
+/// the exposure that the action aims at, its pace, and what certain execution of such an order costs per unit of exposure traded.
 ///
-/// The rate is for hindsight: what would have been paid to get elsewhere. So a limit order counts as a market order there; its
-/// price improvement belongs to the bars on which it was filled.
-pub const FACTS: [&str; 6] = ["reward", "ruined", "growth", "before", "after", "rate"];
+/// The last three are for hindsight: where the action leads from another exposure, and at what cost. So a limit order counts as
+/// a market order there; its price improvement belongs to the bars on which it was filled.
+pub const FACTS: [&str; 6] = ["reward", "ruined", "growth", "target", "pace", "rate"];
 
 /// The smallest volatility and spread that anything is divided by.
 const TINY: f32 = 1e-5;
@@ -198,16 +198,16 @@ fn trade_host(call: market_trade::Host<'_>) {
 
         let action = &call.action[account * 3..][..3];
         let target = 2.0 * action[0] as f32 / (call.levels - 1) as f32 - 1.0;
-        let fill = fill(&call, action, target - held, g);
+        let pace = pace(action[2]);
+        let fill = fill(&call, action[1], pace, pace * (target - held), g);
         let earned = if before > call.ruin { held * g + fill.gain - fill.cost } else { 0.0 };
         let total = before + earned;
         let ruined = total <= call.ruin;
-        let after = if ruined { 0.0 } else { held + fill.traded };
 
         call.equity[account] = total;
-        call.exposure[account] = after;
+        call.exposure[account] = if ruined { 0.0 } else { held + fill.traded };
         call.day[account] = tomorrow as u32;
-        let facts = [call.unit * earned, f32::from(ruined), call.unit * g, held, after, call.unit * fill.rate];
+        let facts = [call.unit * earned, f32::from(ruined), call.unit * g, target, pace, call.unit * fill.rate];
         call.facts[account * facts.len()..][..facts.len()].copy_from_slice(&facts);
         call.ended[account] = u32::from(ruined || tomorrow >= call.last_day as usize);
         call.label[account] = 1 + i32::from(g > call.label_band) - i32::from(g < -call.label_band);
@@ -226,15 +226,18 @@ struct Fill {
     rate: f32,
 }
 
-fn fill(call: &market_trade::Host<'_>, action: &[i32], distance: f32, g: f32) -> Fill {
-    let pace = match action[2] {
+/// The share of the way to its target that an order of this urgency goes.
+const fn pace(urgency: i32) -> f32 {
+    match urgency {
         0 => PACES[0],
         1 => PACES[1],
         _ => PACES[2],
-    };
-    let wanted = pace * distance;
+    }
+}
+
+fn fill(call: &market_trade::Host<'_>, order: i32, pace: f32, wanted: f32, g: f32) -> Fill {
     let rate = call.commission + call.slippage * pace;
-    match action[1] {
+    match order {
         1 => {
             let filled = if wanted > 0.0 { g <= -call.limit_offset } else { g >= call.limit_offset };
             let traded = if filled { wanted } else { 0.0 };
