@@ -28,7 +28,7 @@ pub(crate) struct Prices {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MarketError {
     /// The file cannot be opened.
-    #[error("cannot open the price file {}: {source}", path.display())]
+    #[error("cannot open the price file {}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
