@@ -12,6 +12,7 @@ mod folds;
 mod golden;
 mod hyper;
 mod market;
+mod measure;
 mod network;
 mod replay;
 mod report;
@@ -63,6 +64,8 @@ enum Command {
     Train(TrainArgs),
     /// Runs golden files of the training step, and compares with what must come out.
     Verify(verify_command::Args),
+    /// Measures the training step, plan against plan.
+    Measure(measure::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         None => train_and_judge(&cli.train),
         Some(Command::Train(args)) => train_and_judge(&args),
         Some(Command::Verify(args)) => verify_files(&args),
+        Some(Command::Measure(args)) => measure::run(&args, &mut std::io::stdout()).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -119,7 +119,10 @@ fn load(session: &mut Session, dqn: &Dqn) -> Result<(), RuntimeError> {
     let actions: Vec<_> = actions.map(|choices| (draw.next() % choices).cast_signed()).collect();
     session.write_input(dqn.batch.action, &actions)?;
     session.write_input(dqn.batch.reward, &draw.floats(batch, -1.7, 1.7))?;
-    session.write_input(dqn.batch.done, &draw.floats(batch, -0.95, 0.05).iter().map(|x| x.max(0.0).ceil()).collect::<Vec<_>>())?;
+    session.write_input(
+        dqn.batch.done,
+        &draw.floats(batch, -0.95, 0.05).iter().map(|x| x.max(0.0).ceil()).collect::<Vec<_>>(),
+    )?;
     session.write_input(dqn.batch.weight, &draw.floats(batch, 0.2, 1.0))?;
     let classes: Vec<_> = (0..batch).map(|_| (draw.next() % dqn.hyper.classes).cast_signed()).collect();
     session.write_input(dqn.batch.class, &classes)?;
