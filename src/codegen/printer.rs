@@ -210,7 +210,7 @@ fn unary(op: UnaryOp, of: ValueType, x: &str) -> String {
         (UnaryOp::Sqrt, _) => format!("sqrtf({x})"),
         (UnaryOp::Tanh, _) => format!("tanhf({x})"),
         (UnaryOp::Sigmoid, _) => format!("1.0f / (1.0f + expf(-{x}))"),
-        (UnaryOp::Relu, ValueType::F32) => format!("{x} > 0.0f ? {x} : 0.0f"),
+        (UnaryOp::Relu, ValueType::F32) => format!("{x} <= 0.0f ? 0.0f : {x}"),
         (UnaryOp::Relu, ValueType::I32) => format!("{x} > 0 ? {x} : 0"),
         (UnaryOp::Relu, _) => x.into(),
         (UnaryOp::Sin, _) => format!("sinf({x})"),

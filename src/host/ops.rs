@@ -44,7 +44,7 @@ fn unary_f32(op: UnaryOp, x: &[u32], out: &mut [u32]) {
         UnaryOp::Sqrt => map(x, out, f32::sqrt),
         UnaryOp::Tanh => map(x, out, f32::tanh),
         UnaryOp::Sigmoid => map(x, out, |x: f32| 1.0 / (1.0 + (-x).exp())),
-        UnaryOp::Relu => map(x, out, |x: f32| if x > 0.0 { x } else { 0.0 }),
+        UnaryOp::Relu => map(x, out, |x: f32| if x <= 0.0 { 0.0 } else { x }),
         UnaryOp::Sin => map(x, out, f32::sin),
         UnaryOp::Cos => map(x, out, f32::cos),
         UnaryOp::Floor => map(x, out, f32::floor),
@@ -216,7 +216,7 @@ mod tests {
         out[0]
     }
 
-    /// Protects: NaN wins in `min` and `max` from either side, and loses in `relu`.
+    /// Protects: NaN wins in `min` and `max` from either side, and passes through `relu`.
     #[test]
     fn nan_rules() {
         for op in [BinaryOp::Min, BinaryOp::Max] {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!((float(BinaryOp::Min, 1.0, 2.0), float(BinaryOp::Max, 1.0, 2.0)), (1.0, 2.0));
         let mut out = [7];
         unary(UnaryOp::Relu, ValueType::F32, &[f32::NAN.to_bits()], &mut out);
-        assert_eq!(out, [0]);
+        assert!(f32::from_bits(out[0]).is_nan());
         compare(CompareOp::Ne, ValueType::F32, &[f32::NAN.to_bits()], &[f32::NAN.to_bits()], &mut out);
         assert_eq!(out, [1]);
     }

@@ -79,7 +79,7 @@ pub enum UnaryOp {
     Tanh,
     /// 1 / (1 + e⁻ˣ).
     Sigmoid,
-    /// x where x > 0, else 0 (also for NaN).
+    /// 0 where x ≤ 0, else x: NaN stays NaN, as in the matrix library's epilogue.
     Relu,
     /// sin x, x in radians.
     Sin,
