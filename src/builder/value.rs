@@ -259,7 +259,7 @@ float_functions! {
     tanh = Tanh;
     /// 1 / (1 + e⁻ˣ).
     sigmoid = Sigmoid;
-    /// x where x > 0, else 0.
+    /// 0 where x ≤ 0, else x; NaN stays NaN.
     relu = Relu;
     /// sin x, x in radians.
     sin = Sin;

@@ -55,6 +55,21 @@ pub(crate) struct Lent {
     pub(crate) memory: UserMemory,
 }
 
+impl OpenOptions {
+    /// The options, where none of them needs CUDA.
+    pub(crate) fn without_cuda(&self) -> Result<&Self, RuntimeError> {
+        let given = [
+            ("stream", self.stream.is_some()),
+            ("context", self.context.is_some()),
+            ("buffer", !self.lent.is_empty()),
+        ];
+        match given.into_iter().find(|&(_, given)| given) {
+            Some((what, _)) => Err(RuntimeError::NotOnHost { what }),
+            None => Ok(self),
+        }
+    }
+}
+
 /// A device that runs plans.
 pub(crate) trait Backend {
     /// The device's name and what drives it, for reports: `host`, `cuda:0 NVIDIA H200`.

@@ -29,6 +29,12 @@ pub enum RuntimeError {
         /// This plan's program.
         found: String,
     },
+    /// A context, stream or buffer of the user is for a device, not for the host.
+    #[error("a CUDA {what} was given, but the session is opened on the host: open it on the device, or leave it out")]
+    NotOnHost {
+        /// What was given.
+        what: &'static str,
+    },
     /// A launch names a step that the session has a plan for.
     #[error("there is no plan for {step}; this session has {have}")]
     NoPlan {

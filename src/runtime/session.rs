@@ -123,13 +123,14 @@ impl SessionBuilder {
     /// Opens the session: takes memory, builds executables, writes initial values.
     ///
     /// # Errors
-    /// No plan, two plans for one step and variant, plans of different programs, a device that is not there or fails.
+    /// No plan, two plans for one step and variant, plans of different programs, CUDA objects for the host, a device that is not
+    /// there or fails.
     pub fn open(self, device: Device, plans: impl IntoIterator<Item = StepPlan>) -> Result<Session, RuntimeError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let plans: Vec<StepPlan> = plans.into_iter().collect();
         check_plans(&plans)?;
         let backend = match device {
-            Device::Host => host::open(&plans, &self.options)?,
+            Device::Host => host::open(&plans, self.options.without_cuda()?)?,
             Device::Cuda { ordinal } => cuda::open(ordinal, &plans, &self.options)?,
         };
         let inbox = vec![0; plans[0].arena().size(Region::Inbox) as usize];
