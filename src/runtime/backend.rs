@@ -58,11 +58,8 @@ pub(crate) struct Lent {
 impl OpenOptions {
     /// The options, where none of them needs CUDA.
     pub(crate) fn without_cuda(&self) -> Result<&Self, RuntimeError> {
-        let given = [
-            ("stream", self.stream.is_some()),
-            ("context", self.context.is_some()),
-            ("buffer", !self.lent.is_empty()),
-        ];
+        let given =
+            [("stream", self.stream.is_some()), ("context", self.context.is_some()), ("buffer", !self.lent.is_empty())];
         match given.into_iter().find(|&(_, given)| given) {
             Some((what, _)) => Err(RuntimeError::NotOnHost { what }),
             None => Ok(self),
