@@ -5,7 +5,7 @@
 //! is -κ (x - level), so the sign of the deviation says which side to take. The rule knows the level; a trader must infer it
 //! from past prices.
 
-use crate::market::Prices;
+use super::market::Prices;
 
 /// How a synthetic market moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,7 @@ impl Default for Reversion {
 /// The price that every stock reverts to.
 pub(crate) const LEVEL: f64 = 100.0;
 
-/// Rates at which trades cost, per unit of exposure traded: what [`crate::environment`] charges for orders at full pace.
+/// Rates at which trades cost, per unit of exposure traded: what [`super::environment`] charges for orders at full pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RuleCosts {
     /// Commission.

@@ -50,7 +50,7 @@ fn golden_files_pass() {
 
 /// A program with one step `run`, launched three times after `prepare`, on the host and on the device. Integers must agree, floats up
 /// to `tolerance`, relative to the larger of 1 and the value.
-fn compare(context: &str, p: Builder, prepare: impl Fn(&mut Session), tolerance: f32) {
+pub(crate) fn compare(context: &str, p: Builder, prepare: impl Fn(&mut Session), tolerance: f32) {
     let Some(device) = device() else { return };
     let program = p.build().unwrap_or_else(|errors| panic!("{context}: {errors}"));
     let run = |device: Device| {
@@ -67,7 +67,7 @@ fn compare(context: &str, p: Builder, prepare: impl Fn(&mut Session), tolerance:
     run(Device::Host).assert_agrees(&run(device), context, close);
 }
 
-fn step(p: &mut Builder, fill: impl FnOnce(&mut Body<'_>)) {
+pub(crate) fn step(p: &mut Builder, fill: impl FnOnce(&mut Body<'_>)) {
     p.step("run", |s| s.phase("main", fill));
 }
 

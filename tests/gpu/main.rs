@@ -9,12 +9,22 @@ mod common;
 #[allow(dead_code, reason = "the example uses what these tests do not")]
 #[path = "../../examples/dqn"]
 mod dqn {
+    pub(crate) mod act;
     pub(crate) mod backward;
+    pub(crate) mod environment;
+    pub(crate) mod evaluate;
+    pub(crate) mod folds;
     pub(crate) mod golden;
     pub(crate) mod hyper;
+    pub(crate) mod market;
     pub(crate) mod network;
     pub(crate) mod replay;
+    pub(crate) mod report;
+    pub(crate) mod schedule;
+    pub(crate) mod setup;
+    pub(crate) mod synthetic;
     pub(crate) mod train;
+    pub(crate) mod trainer;
     pub(crate) mod verify;
 }
 #[path = "../kernels/axpy.rs"]
@@ -31,3 +41,4 @@ mod products;
 mod random;
 mod replay;
 mod support;
+mod trading;
