@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::ir::View;
 
+/// So many boxes are searched one by one.
+const FEW: usize = 16;
+
 /// Boxes with a label each, searchable by overlap.
-///
-/// Boxes are sorted by where they start along one axis, separately per power of two of their length, so that one long box
-/// does not make every search long.
 #[derive(Debug, Default)]
 pub(super) struct BoxIndex {
     axis: usize,
-    classes: u32,
-    next: u32,
-    entries: BTreeMap<Key, (View, u32)>,
+    few: Vec<(View, u32)>,
+    many: Option<Box<Sorted>>,
 }
-
-type Key = (u32, u32, u32);
 
 impl BoxIndex {
     /// An empty index that sorts along `axis`: best the axis along which the boxes differ most.
@@ -26,6 +23,53 @@ impl BoxIndex {
 
     /// Adds a box.
     pub(super) fn insert(&mut self, view: View, label: u32) {
+        if let Some(many) = &mut self.many {
+            return many.insert(view, label);
+        }
+        self.few.push((view, label));
+        if self.few.len() > FEW {
+            let mut many = Sorted { axis: self.axis, ..Sorted::default() };
+            self.few.drain(..).for_each(|(view, label)| many.insert(view, label));
+            self.many = Some(Box::new(many));
+        }
+    }
+
+    /// Calls `visit` with the label of each box that shares an element with `view`.
+    pub(super) fn overlapping(&self, view: &View, mut visit: impl FnMut(u32)) {
+        self.few.iter().filter(|(found, _)| found.overlaps(view)).for_each(|(_, label)| visit(*label));
+        if let Some(many) = &self.many {
+            many.search(view, |_, label| visit(label));
+        }
+    }
+
+    /// Takes `view` away from every box; what is left of a box keeps its label.
+    pub(super) fn subtract(&mut self, view: &View) {
+        let hit: Vec<(View, u32)> = match &mut self.many {
+            Some(many) => many.remove_overlapping(view),
+            None => self.few.extract_if(.., |(found, _)| found.overlaps(view)).collect(),
+        };
+        for (old, label) in hit {
+            difference(&old, view).into_iter().for_each(|piece| self.insert(piece, label));
+        }
+    }
+}
+
+/// Boxes sorted by where they start along one axis, separately per power of two of their length, so that one long box does
+/// not make every search long.
+#[derive(Debug, Default)]
+struct Sorted {
+    axis: usize,
+    /// Which powers of two occur.
+    classes: u32,
+    next: u32,
+    entries: BTreeMap<Key, (View, u32)>,
+}
+
+/// The power of two, the start, and a number that tells equal ones apart.
+type Key = (u32, u32, u32);
+
+impl Sorted {
+    fn insert(&mut self, view: View, label: u32) {
         let (start, len) = self.extent(&view);
         let class = len.max(1).ilog2();
         self.classes |= 1 << class;
@@ -33,20 +77,10 @@ impl BoxIndex {
         self.next += 1;
     }
 
-    /// Calls `visit` with the label of each box that shares an element with `view`.
-    pub(super) fn overlapping(&self, view: &View, mut visit: impl FnMut(u32)) {
-        self.search(view, |_, label| visit(label));
-    }
-
-    /// Takes `view` away from every box; what is left of a box keeps its label.
-    pub(super) fn subtract(&mut self, view: &View) {
+    fn remove_overlapping(&mut self, view: &View) -> Vec<(View, u32)> {
         let mut hit = Vec::new();
         self.search(view, |key, _| hit.push(key));
-        for key in hit {
-            if let Some((old, label)) = self.entries.remove(&key) {
-                difference(&old, view).into_iter().for_each(|piece| self.insert(piece, label));
-            }
-        }
+        hit.into_iter().filter_map(|key| self.entries.remove(&key)).collect()
     }
 
     fn search(&self, view: &View, mut visit: impl FnMut(Key, u32)) {
@@ -116,7 +150,7 @@ mod tests {
         /// Protects: after boxes were added and taken away, each cell is found under exactly the labels that a plain
         /// table of cells gives it, whichever axis the index sorts by.
         #[test]
-        fn index_agrees_with_a_table_of_cells(steps in prop::collection::vec((a_box(), any::<bool>()), 1..20), axis in 0usize..3) {
+        fn index_agrees_with_a_table_of_cells(steps in prop::collection::vec((a_box(), prop::bool::weighted(0.3)), 1..60), axis in 0usize..3) {
             let mut index = BoxIndex::along(axis);
             let mut table = vec![Vec::new(); 64];
             for (label, (view, take)) in (0u32..).zip(&steps) {

@@ -14,13 +14,16 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    /// A greedy decomposition: each vertex continues the chain of its latest source that is still the end of one.
+    /// A greedy decomposition into long chains: each vertex is continued by the target from which the longest path starts, or,
+    /// where that one continues another chain, by a later target that would else start a chain of its own.
     pub(super) fn new(dag: &Dag) -> Self {
         let count = dag.len();
+        let heir = heirs(dag);
         let mut chains = Self { chain: vec![0; count], place: vec![0; count], lengths: Vec::new() };
         let mut is_end = vec![false; count];
         for vertex in 0..count {
-            let before = dag.sources(vertex as u32).iter().rev().find(|&&from| is_end[from as usize]);
+            let open = |from: &&u32| is_end[**from as usize] && heir[**from as usize] <= vertex as u32;
+            let before = dag.sources(vertex as u32).iter().rev().find(open);
             let chain = match before {
                 Some(&from) => {
                     is_end[from as usize] = false;
@@ -38,4 +41,20 @@ impl Chains {
         }
         chains
     }
+}
+
+/// For each vertex, the target from which the longest path starts, the lowest of several; 0 without targets.
+fn heirs(dag: &Dag) -> Vec<u32> {
+    let mut heir = vec![0; dag.len()];
+    let mut longest = vec![0u32; dag.len()];
+    for vertex in (0..dag.len() as u32).rev() {
+        let path = longest[vertex as usize] + 1;
+        for &from in dag.sources(vertex) {
+            if path >= longest[from as usize] {
+                longest[from as usize] = path;
+                heir[from as usize] = vertex;
+            }
+        }
+    }
+    heir
 }

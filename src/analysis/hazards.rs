@@ -1,5 +1,6 @@
 //! Hazards: which accesses of the same memory must keep their order.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexMap;
@@ -181,8 +182,15 @@ impl Memory {
     }
 }
 
+/// So few accesses are compared one by one.
+const FEW: usize = 8;
+
 /// One access per resource: what is read and written separately counts as updated.
-fn merged(touched: &[Access]) -> Vec<Access> {
+fn merged(touched: &[Access]) -> Cow<'_, [Access]> {
+    let few = touched.len() <= FEW;
+    if few && touched.iter().enumerate().all(|(at, a)| touched[..at].iter().all(|b| a.resource != b.resource)) {
+        return Cow::Borrowed(touched);
+    }
     let mut modes: IndexMap<Resource, AccessMode> = IndexMap::with_capacity(touched.len());
     for access in touched {
         let mode = modes.entry(access.resource).or_insert(access.mode);
@@ -190,7 +198,7 @@ fn merged(touched: &[Access]) -> Vec<Access> {
             *mode = AccessMode::Update;
         }
     }
-    modes.into_iter().map(|(resource, mode)| Access { resource, mode }).collect()
+    modes.into_iter().map(|(resource, mode)| Access { resource, mode }).collect::<Vec<_>>().into()
 }
 
 /// For buffers that are touched in boxes with different starts: the axis with the most of them.

@@ -8,28 +8,35 @@
 use super::chains::Chains;
 use super::dag::Dag;
 
-/// The most hubs: two cache lines per vertex and direction.
-const HUBS: usize = 32;
+/// The most hubs: one cache line per vertex and direction.
+const HUBS: usize = 16;
 
 /// Pairs that are compared one by one where the summaries of two sets do not tell.
-const PAIRS: usize = 64;
+const PAIRS: usize = 16;
+
+/// A place on each hub.
+type Places = [u32; HUBS];
+
+/// Before the first place of a hub, where places count from 1.
+const NOT_BEFORE: Places = [0; HUBS];
+/// Behind the last place of any hub.
+const NOT_BEHIND: Places = [u32::MAX; HUBS];
 
 /// The order of a graph, as far as its hubs tell it.
 #[derive(Debug)]
 pub struct Precedence {
-    hubs: usize,
-    /// Per vertex and hub: the last place on the hub that is, or comes before, the vertex; 0 for none.
-    before: Vec<u32>,
-    /// Per vertex and hub: the first place on the hub that is, or comes after, the vertex; `u32::MAX` for none.
-    behind: Vec<u32>,
+    /// Per vertex: the last place on each hub that is, or comes before, the vertex.
+    before: Vec<Places>,
+    /// Per vertex: the first place on each hub that is, or comes after, the vertex.
+    behind: Vec<Places>,
 }
 
 /// A set of vertices, summarised for [`Precedence::precedes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     vertices: Vec<u32>,
-    before: Vec<u32>,
-    behind: Vec<u32>,
+    before: Places,
+    behind: Places,
 }
 
 impl Span {
@@ -49,22 +56,19 @@ impl Precedence {
     pub fn new(dag: &Dag) -> Self {
         let chains = Chains::new(dag);
         let lanes = hubs(&chains);
-        let hubs = lanes.iter().flatten().count();
-        let mut order = Self { hubs, before: vec![0; dag.len() * hubs], behind: vec![u32::MAX; dag.len() * hubs] };
-        for vertex in 0..dag.len() as u32 {
-            for &from in dag.sources(vertex) {
-                order.merge_before(vertex, from);
-            }
-            if let Some(lane) = lanes[chains.chain[vertex as usize] as usize] {
-                order.before[vertex as usize * hubs + lane] = chains.place[vertex as usize];
-            }
+        let lane = |vertex: usize| lanes[chains.chain[vertex] as usize];
+        let mut order = Self { before: vec![NOT_BEFORE; dag.len()], behind: vec![NOT_BEHIND; dag.len()] };
+        for vertex in 0..dag.len() {
+            let sources = dag.sources(vertex as u32).iter().map(|&from| &order.before[from as usize]);
+            let mut places = sources.fold(NOT_BEFORE, |places, other| merged(&places, other, u32::max));
+            lane(vertex).into_iter().for_each(|lane| places[lane] = chains.place[vertex]);
+            order.before[vertex] = places;
         }
-        for vertex in (0..dag.len() as u32).rev() {
-            if let Some(lane) = lanes[chains.chain[vertex as usize] as usize] {
-                order.behind[vertex as usize * hubs + lane] = chains.place[vertex as usize];
-            }
-            for &from in dag.sources(vertex) {
-                order.merge_behind(from, vertex);
+        for vertex in (0..dag.len()).rev() {
+            lane(vertex).into_iter().for_each(|lane| order.behind[vertex][lane] = chains.place[vertex]);
+            let places = order.behind[vertex];
+            for &from in dag.sources(vertex as u32) {
+                order.behind[from as usize] = merged(&order.behind[from as usize], &places, u32::min);
             }
         }
         order
@@ -74,11 +78,10 @@ impl Precedence {
     pub fn span(&self, mut vertices: Vec<u32>) -> Span {
         vertices.sort_unstable();
         vertices.dedup();
-        let row = |table: &[u32], vertex: u32, hub: usize| table[vertex as usize * self.hubs + hub];
-        let before = (0..self.hubs).map(|hub| vertices.iter().map(|&at| row(&self.before, at, hub)).min().unwrap_or(0));
-        let behind =
-            (0..self.hubs).map(|hub| vertices.iter().map(|&at| row(&self.behind, at, hub)).max().unwrap_or(u32::MAX));
-        Span { before: before.collect(), behind: behind.collect(), vertices }
+        let rows = || vertices.iter().map(|&vertex| vertex as usize);
+        let before = rows().fold(NOT_BEHIND, |places, at| merged(&places, &self.before[at], u32::min));
+        let behind = rows().fold(NOT_BEFORE, |places, at| merged(&places, &self.behind[at], u32::max));
+        Span { before, behind, vertices }
     }
 
     /// Whether every vertex of `a` certainly comes before every vertex of `b`. Vertices in common count as not ordered.
@@ -89,34 +92,19 @@ impl Precedence {
         if joined(&a.behind, &b.before) {
             return true;
         }
-        if a.vertices.len().saturating_mul(b.vertices.len()) > PAIRS {
-            return false;
-        }
-        a.vertices.iter().all(|&from| b.vertices.iter().all(|&to| self.pair(from, to)))
-    }
-
-    fn pair(&self, from: u32, to: u32) -> bool {
-        let row = |vertex: u32| vertex as usize * self.hubs..(vertex as usize + 1) * self.hubs;
-        joined(&self.behind[row(from)], &self.before[row(to)])
-    }
-
-    fn merge_before(&mut self, vertex: u32, from: u32) {
-        let (to, from) = (vertex as usize * self.hubs, from as usize * self.hubs);
-        for hub in 0..self.hubs {
-            self.before[to + hub] = self.before[to + hub].max(self.before[from + hub]);
-        }
-    }
-
-    fn merge_behind(&mut self, vertex: u32, target: u32) {
-        let (to, from) = (vertex as usize * self.hubs, target as usize * self.hubs);
-        for hub in 0..self.hubs {
-            self.behind[to + hub] = self.behind[to + hub].min(self.behind[from + hub]);
-        }
+        let pairs = a.vertices.len().saturating_mul(b.vertices.len());
+        let pair = |from: u32, to: u32| joined(&self.behind[from as usize], &self.before[to as usize]);
+        (2..=PAIRS).contains(&pairs) && a.vertices.iter().all(|&from| b.vertices.iter().all(|&to| pair(from, to)))
     }
 }
 
-fn joined(behind: &[u32], before: &[u32]) -> bool {
-    behind.iter().zip(before).any(|(behind, before)| behind <= before)
+fn merged(a: &Places, b: &Places, choose: impl Fn(u32, u32) -> u32) -> Places {
+    std::array::from_fn(|hub| choose(a[hub], b[hub]))
+}
+
+/// Whether a hub has a place that is behind all of one set and before all of another. Looks at every hub, without branches.
+fn joined(behind: &Places, before: &Places) -> bool {
+    (0..HUBS).fold(false, |found, hub| found | (behind[hub] <= before[hub]))
 }
 
 /// The lane of each chain that is a hub: the longest ones.

@@ -112,14 +112,13 @@ impl Layout<'_> {
         let mut known: HashMap<Piece, usize> = HashMap::new();
         let mut pieces: Vec<Piece> = Vec::new();
         let mut requests: Vec<Request> = Vec::new();
-        let mut note = |piece: Piece, bytes: u64, exclusive: bool, point: u32| {
+        let mut note = |piece: Piece, bytes: &dyn Fn() -> u64, point: u32| {
             let at = *known.entry(piece).or_insert_with(|| {
                 pieces.push(piece);
-                requests.push(Request { bytes, points: Vec::new(), exclusive: false });
+                requests.push(Request { bytes: bytes(), points: Vec::new(), exclusive: self.is_tapped(piece) });
                 requests.len() - 1
             });
             requests[at].points.push(point);
-            requests[at].exclusive |= exclusive;
         };
         for (id, unit) in units.iter() {
             let point = timeline.point[id];
@@ -128,12 +127,12 @@ impl Layout<'_> {
                 let is_placed = self.arena.buffers[view.buffer].is_some();
                 if self.program.buffers[view.buffer].role == Role::Temp && !is_placed {
                     let piece = self.piece(view.buffer);
-                    note(piece, self.bytes(piece), self.is_tapped(piece), point);
+                    note(piece, &|| self.bytes(piece), point);
                 }
             }
             let bytes = workspace(step, unit);
             if bytes > 0 {
-                note(Piece::Workspace(id), bytes, false, point);
+                note(Piece::Workspace(id), &|| bytes, point);
             }
         }
         let (offsets, end) = pack(&requests, &Precedence::new(&timeline.dag));

@@ -12,9 +12,9 @@ use crate::analysis::{Precedence, Span};
 pub(super) const ALIGN: u64 = 256;
 
 /// How many free pieces of sufficient size are tried, smallest first.
-const TRIES: usize = 64;
+const TRIES: usize = 16;
 /// How many free pieces are looked at to find neighbours that suffice together.
-const SCAN: usize = 256;
+const SCAN: usize = 64;
 
 /// Something that needs bytes.
 #[derive(Clone, Debug)]
