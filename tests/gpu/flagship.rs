@@ -333,8 +333,14 @@ fn system(atoms: u32) -> (ValidProgram, Dqn) {
     (p.build().unwrap_or_else(|errors| panic!("{errors}")), dqn)
 }
 
-/// 100 steps on a full buffer of random transitions; everything that is left.
-fn hundred_steps(device: Device, program: &ValidProgram, dqn: &Dqn, variant: &str, fusion: &FusionPlan) -> Memory {
+/// So many steps on a full buffer of random transitions; everything that is left.
+fn after_steps(
+    steps: u32,
+    device: Device,
+    (program, dqn): &(ValidProgram, Dqn),
+    variant: &str,
+    fusion: &FusionPlan,
+) -> Memory {
     let made = program.plan_variant("train", variant, fusion, &target(), &Tuning::default()).expect("it plans");
     let filled = plan(program, "filled", fusion);
     let mut session = Session::builder().seed(4).open(device, [made, filled]).expect("it opens");
@@ -354,14 +360,14 @@ fn hundred_steps(device: Device, program: &ValidProgram, dqn: &Dqn, variant: &st
         session.load(layer.0.w, &w).expect("state");
         session.load(layer.0.b, &b).expect("state");
     }
-    for _ in 0..100 {
+    for _ in 0..steps {
         session.launch_variant("train", variant).expect("it launches");
     }
     session.wait().expect("it runs");
     let left = Memory::of(&mut session, program.program());
     assert_eq!(
         (left.words("t"), left.words("skipped")),
-        ([100].as_slice(), [0].as_slice()),
+        ([steps].as_slice(), [0].as_slice()),
         "{variant}: all steps were applied"
     );
     left
@@ -372,12 +378,32 @@ fn hundred_steps(device: Device, program: &ValidProgram, dqn: &Dqn, variant: &st
 fn grouping_and_repetition_change_no_bit() {
     let Some(device) = device() else { return };
     for atoms in [1, 11] {
-        let (program, dqn) = system(atoms);
-        for variant in dqn.hyper.variants() {
-            let first = hundred_steps(device, &program, &dqn, variant, &FusionPlan::mega());
+        let system = system(atoms);
+        for variant in system.1.hyper.variants() {
+            let first = after_steps(100, device, &system, variant, &FusionPlan::mega());
             for fusion in [FusionPlan::debug(), FusionPlan::phases(), FusionPlan::mega(), FusionPlan::mega()] {
-                let again = hundred_steps(device, &program, &dqn, variant, &fusion);
+                let again = after_steps(100, device, &system, variant, &fusion);
                 first.assert_same(&again, &format!("{variant} under {}", fusion.name));
+            }
+        }
+    }
+}
+
+/// Protects: nothing drifts in a long run: 10,000 steps of every variant leave the same bits under `phases` and `mega`, and 20
+/// repeats of 100 steps agree. On a device only: the host would need minutes, and runs in one order anyway.
+#[test]
+fn long_runs_are_reproducible() {
+    let Some(device @ Device::Cuda { .. }) = device() else { return };
+    for atoms in [1, 11] {
+        let system = system(atoms);
+        for variant in system.1.hyper.variants() {
+            let mega = after_steps(10_000, device, &system, variant, &FusionPlan::mega());
+            let phases = after_steps(10_000, device, &system, variant, &FusionPlan::phases());
+            mega.assert_same(&phases, &format!("{variant}, 10,000 steps"));
+            let first = after_steps(100, device, &system, variant, &FusionPlan::mega());
+            for repeat in 1..20 {
+                let again = after_steps(100, device, &system, variant, &FusionPlan::mega());
+                first.assert_same(&again, &format!("{variant}, repeat {repeat}"));
             }
         }
     }
