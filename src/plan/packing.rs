@@ -201,7 +201,7 @@ mod tests {
         // 204 points side by side, then one after all of them, then another.
         let edges: Vec<(u32, u32)> = (0..204).map(|from| (from, 204)).chain([(204, 205)]).collect();
         let order = Precedence::new(&Dag::new(206, &edges));
-        let held = |point: u32| if point < 200 && point % 2 == 0 { vec![point, 205] } else { vec![point] };
+        let held = |point: u32| if point < 200 && point.is_multiple_of(2) { vec![point, 205] } else { vec![point] };
         let mut requests: Vec<Request> = (0..204).map(|point| request(256, &held(point))).collect();
         requests.push(request(512, &[204]));
         let (offsets, end) = pack(&requests, &order);
