@@ -87,7 +87,9 @@ impl Mutation {
         let kernel = KernelId::new(self.pick(0, program.kernels.len()));
         let decl = &mut program.kernels[kernel];
         let at = self.pick(1, decl.params.len());
-        match self.pick(2, 5) {
+        // An earlier mutation may have taken all parameters away.
+        let what = if decl.params.is_empty() { 3 } else { self.pick(2, 5) };
+        match what {
             0 => decl.params.truncate(at),
             1 => decl.params[at].shape = None,
             2 => decl.params.swap(0, at),
@@ -129,8 +131,11 @@ impl Mutation {
                 _ => {
                     let args =
                         [Arg::View(view), Arg::Group(group), Arg::Scalar(scalar), Arg::Const(ConstValue::F32(1.0))];
+                    // An earlier mutation may have taken the last argument away.
                     let given = self.pick(5, call.args.len());
-                    call.args[given] = args[self.pick(6, 4)];
+                    if let Some(arg) = call.args.get_mut(given) {
+                        *arg = args[self.pick(6, 4)];
+                    }
                 }
             },
             NodeOp::Gemm(gemm) => match self.kind % 5 {
