@@ -92,6 +92,12 @@ impl Stream {
         unsafe { driver_call!(cuMemcpyDtoHAsync_v2(to.host_address(offset), from, bytes as usize, self.raw)) }
     }
 
+    /// Queues a copy within the device's memory.
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: both are addresses of live memory of the session with room for the bytes; the ranges do not overlap.
+        unsafe { driver_call!(cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.raw)) }
+    }
+
     /// Queues setting `words` 32-bit words of the device's memory.
     pub(crate) fn fill_words(&self, at: u64, word: u32, words: u64) -> Result<(), CudaError> {
         // SAFETY: `at` is an address of the plan's memory with room for the words, aligned for them.

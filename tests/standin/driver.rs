@@ -277,6 +277,10 @@ exports! {
         copy(world, stream, to as u64, from, bytes as u64, to as u64)
     }
 
+    fn cuMemcpyDtoDAsync_v2(world, to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) {
+        queue(world, stream as usize, Work::Copy { to, from, bytes: bytes as u64 })
+    }
+
     fn cuMemcpy3DAsync_v2(world, copy: *const CUDA_MEMCPY3D, stream: CUstream) {
         queue(world, stream as usize, Work::Node(NodeKind::Copy(Rows::of(&get(copy))?)))
     }
