@@ -1,7 +1,7 @@
 //! From the program's names for memory to device addresses.
 
 use super::error::{EmitError, Place};
-use super::memory::SessionMemory;
+use super::memory::LaneMemory;
 use crate::cuda::MatrixSpec;
 use crate::entity::{BufferId, GroupId, ScalarId, UnitId};
 use crate::ir::{Arg, DType, Program, View};
@@ -11,7 +11,7 @@ use crate::plan::{Arena, Placement, Unit};
 pub(super) struct Addresses<'a> {
     pub(super) program: &'a Program,
     pub(super) arena: &'a Arena,
-    pub(super) memory: &'a SessionMemory,
+    pub(super) memory: &'a LaneMemory,
     pub(super) step: &'a str,
     pub(super) id: UnitId,
     pub(super) unit: &'a Unit,

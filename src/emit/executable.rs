@@ -6,7 +6,7 @@ use super::error::{At, EmitError, Place};
 use super::graph::{EmittedGraph, build};
 use super::kernels::PlanKernels;
 use super::lane::Lane;
-use super::memory::SessionMemory;
+use super::memory::LaneMemory;
 use super::report::{Counts, NodeLine};
 use super::stream::{Run, Sequence};
 use super::unit::{Units, step_name};
@@ -19,7 +19,7 @@ pub struct Executable {
     step: String,
     parts: Vec<Part>,
     word: PinnedMemory,
-    memory: Arc<SessionMemory>,
+    memory: Arc<LaneMemory>,
     _constants: Vec<DeviceMemory>,
     _kernels: PlanKernels,
     lane: Arc<Lane>,
@@ -31,13 +31,13 @@ enum Part {
     Stream { name: String, sequence: Sequence },
 }
 
-/// Turns a plan into executables over a session's memory.
+/// Turns a plan into executables over a lane's memory.
 ///
 /// # Errors
 /// Where the driver or the matrix library refuses something, or the plan needs what they do not have; with the node's name.
 pub fn emit(
     plan: &StepPlan,
-    memory: &Arc<SessionMemory>,
+    memory: &Arc<LaneMemory>,
     kernels: PlanKernels,
     lane: &Arc<Lane>,
 ) -> Result<Executable, EmitError> {

@@ -1,18 +1,15 @@
-//! The device memory of a session, and where placements lie in it.
+//! The device memory of a session and of its lanes, and where placements lie in it.
 
 use std::sync::Arc;
 
 use crate::cuda::{Context, CudaError, DeviceMemory, PinnedMemory, UserMemory};
 use crate::plan::{Placement, Region};
 
-/// The memory that all executables of a session share. Each of them keeps it alive.
+/// The memory that all lanes of a session share: what lasts from launch to launch.
 #[derive(Debug)]
 pub struct SessionMemory {
-    inbox: DeviceMemory,
     persistent: DeviceMemory,
     output: PinnedMemory,
-    scratch: DeviceMemory,
-    stop: PinnedMemory,
     lent: Vec<(Placement, UserMemory)>,
 }
 
@@ -28,41 +25,15 @@ impl SessionMemory {
         lent: Vec<(Placement, UserMemory)>,
     ) -> Result<Arc<Self>, CudaError> {
         Ok(Arc::new(Self {
-            inbox: DeviceMemory::new(context, size(Region::Inbox))?,
             persistent: DeviceMemory::new(context, size(Region::Persistent))?,
             output: PinnedMemory::mapped(context, size(Region::Output))?,
-            scratch: DeviceMemory::new(context, size(Region::Scratch))?,
-            stop: PinnedMemory::mapped(context, 4)?,
             lent,
         }))
     }
 
-    /// The address of a region's first byte, as kernels see it.
-    pub fn region(&self, region: Region) -> u64 {
-        match region {
-            Region::Inbox => self.inbox.address(),
-            Region::Persistent => self.persistent.address(),
-            Region::Output => self.output.device_address(),
-            Region::Scratch => self.scratch.address(),
-        }
-    }
-
-    /// The size of a region in bytes.
-    pub fn size(&self, region: Region) -> u64 {
-        match region {
-            Region::Inbox => self.inbox.size(),
-            Region::Persistent => self.persistent.size(),
-            Region::Output => self.output.size(),
-            Region::Scratch => self.scratch.size(),
-        }
-    }
-
-    /// The address of a placement, as kernels see it; the user's own where the user lent a buffer for it.
-    pub fn address(&self, at: Placement) -> u64 {
-        match self.lent(at) {
-            Some((place, memory)) => memory.address() + (at.offset - place.offset),
-            None => self.region(at.region) + at.offset,
-        }
+    /// Outputs, as the host reads them.
+    pub fn output(&self) -> &PinnedMemory {
+        &self.output
     }
 
     /// Whether a placement lies in a buffer that the user lent.
@@ -76,13 +47,70 @@ impl SessionMemory {
         };
         self.lent.iter().find(|(place, _)| holds(place))
     }
+}
 
-    /// Outputs, as the host reads them.
-    pub fn output(&self) -> &PinnedMemory {
-        &self.output
+/// The memory that the executables of one lane see: the session's, and what no other lane may touch. Each executable keeps it
+/// alive.
+#[derive(Debug)]
+pub struct LaneMemory {
+    shared: Arc<SessionMemory>,
+    inbox: DeviceMemory,
+    scratch: DeviceMemory,
+    stop: PinnedMemory,
+}
+
+impl LaneMemory {
+    /// An inbox, scratch and a stop word of a lane's own, with these sizes; the contents of the first two are not defined.
+    ///
+    /// # Errors
+    /// Whatever the driver says.
+    pub fn new(
+        context: &Context,
+        shared: &Arc<SessionMemory>,
+        size: impl Fn(Region) -> u64,
+    ) -> Result<Arc<Self>, CudaError> {
+        Ok(Arc::new(Self {
+            shared: Arc::clone(shared),
+            inbox: DeviceMemory::new(context, size(Region::Inbox))?,
+            scratch: DeviceMemory::new(context, size(Region::Scratch))?,
+            stop: PinnedMemory::mapped(context, 4)?,
+        }))
     }
 
-    /// The mapped word by which the host ends loops.
+    /// The address of a region's first byte, as kernels see it.
+    pub fn region(&self, region: Region) -> u64 {
+        match region {
+            Region::Inbox => self.inbox.address(),
+            Region::Persistent => self.shared.persistent.address(),
+            Region::Output => self.shared.output.device_address(),
+            Region::Scratch => self.scratch.address(),
+        }
+    }
+
+    /// The size of a region in bytes.
+    pub fn size(&self, region: Region) -> u64 {
+        match region {
+            Region::Inbox => self.inbox.size(),
+            Region::Persistent => self.shared.persistent.size(),
+            Region::Output => self.shared.output.size(),
+            Region::Scratch => self.scratch.size(),
+        }
+    }
+
+    /// The address of a placement, as kernels see it; the user's own where the user lent a buffer for it.
+    pub fn address(&self, at: Placement) -> u64 {
+        match self.shared.lent(at) {
+            Some((place, memory)) => memory.address() + (at.offset - place.offset),
+            None => self.region(at.region) + at.offset,
+        }
+    }
+
+    /// What all lanes of the session share.
+    pub fn shared(&self) -> &Arc<SessionMemory> {
+        &self.shared
+    }
+
+    /// The mapped word by which the host ends this lane's loops.
     pub fn stop(&self) -> &PinnedMemory {
         &self.stop
     }

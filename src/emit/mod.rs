@@ -25,5 +25,5 @@ pub use error::{EmitError, Place};
 pub use executable::{Executable, emit};
 pub use kernels::{Loader, PlanKernels};
 pub use lane::Lane;
-pub use memory::SessionMemory;
+pub use memory::{LaneMemory, SessionMemory};
 pub use report::{Counts, NodeLine};

@@ -1,7 +1,7 @@
 //! Plans without graphs: each unit is launched on the stream by itself, and conditionals are decided by the host.
 
 use super::error::{At, EmitError, Place};
-use super::memory::SessionMemory;
+use super::memory::LaneMemory;
 use super::report::NodeLine;
 use super::unit::{Launch, Units};
 use crate::cuda::{CudaError, PinnedMemory, Stream};
@@ -47,7 +47,7 @@ enum Bound {
 /// What a run of a sequence needs besides.
 pub(super) struct Run<'a> {
     pub(super) stream: &'a Stream,
-    pub(super) memory: &'a SessionMemory,
+    pub(super) memory: &'a LaneMemory,
     /// A pinned word through which cells are read back.
     pub(super) word: &'a PinnedMemory,
     /// Whether to wait after each launch, so that a fault names its node.

@@ -8,7 +8,7 @@ use super::error::{At, EmitError};
 use super::gemm;
 use super::kernels::PlanKernels;
 use super::lane::Lane;
-use super::memory::SessionMemory;
+use super::memory::LaneMemory;
 use crate::codegen::{GeneratedKernel, ParamSource, Pitched, copy_boxes, fill_bits, fill_box};
 use crate::cuda::{CopyBox, CudaError, DeviceMemory, FillBox, Function, KernelLaunch, LaunchArg, Matmul};
 use crate::entity::UnitId;
@@ -28,7 +28,7 @@ pub(super) enum Launch {
 pub(super) struct Units<'a> {
     pub(super) plan: &'a StepPlan,
     pub(super) step_name: String,
-    memory: &'a SessionMemory,
+    memory: &'a LaneMemory,
     kernels: &'a PlanKernels,
     lane: &'a Lane,
     checked: RefCell<HashSet<String>>,
@@ -36,7 +36,7 @@ pub(super) struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
-    pub(super) fn new(plan: &'a StepPlan, memory: &'a SessionMemory, kernels: &'a PlanKernels, lane: &'a Lane) -> Self {
+    pub(super) fn new(plan: &'a StepPlan, memory: &'a LaneMemory, kernels: &'a PlanKernels, lane: &'a Lane) -> Self {
         Self {
             plan,
             step_name: step_name(plan),

@@ -4,14 +4,15 @@
 //! regions and plans; it never sees names, handles or values. The session keeps the host's image of the inbox and every rule
 //! that a user can break, so a backend's errors are failures of the device or of the program's own promises.
 //!
-//! The host backend is in `host.rs`, the CUDA backend in `cuda.rs`. The latter offers
-//! `open(ordinal: u32, plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn Backend>, RuntimeError>`.
+//! The host backend is in `host.rs`, the CUDA backend in `cuda/`.
 //!
 //! Contract
-//! - [`Region::Persistent`], [`Region::Output`] and [`Region::Inbox`] are laid out alike in every plan; [`Region::Scratch`] is
-//!   one piece of the largest plan's size that all plans use in turn. Fresh memory is zero.
-//! - Launches run in the order in which they were made; a [`Completion`] done means that all earlier ones are.
-//! - Nothing but [`Backend::launch`] and [`Backend::is_done`] is called in the steady state.
+//! - [`Region::Persistent`], [`Region::Output`] and [`Region::Inbox`] are laid out alike in every plan. Each lane has an inbox
+//!   and a scratch of its own; [`Region::Scratch`] is one piece of the lane's largest plan's size that its plans use in turn.
+//!   Fresh memory is zero.
+//! - The launches of a lane run in the order in which they were made; a [`Completion`] done means that all earlier ones of its
+//!   lane are. Lanes are ordered by publications alone; a backend may also run everything in one order.
+//! - Nothing but [`Backend::launch`], [`Backend::publish`] and [`Backend::is_done`] is called in the steady state.
 //!
 //! [`Region::Persistent`]: crate::plan::Region::Persistent
 //! [`Region::Output`]: crate::plan::Region::Output
@@ -26,11 +27,55 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::error::RuntimeError;
 use crate::cuda::UserMemory;
 use crate::ir::DType;
-use crate::plan::Placement;
+use crate::plan::{Placement, Region, StepPlan};
 
-/// Names one launch of a session: the first is 1, each later one is larger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Completion(pub(crate) u64);
+/// Names one launch of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Completion {
+    /// The lane that it runs on.
+    pub(crate) lane: usize,
+    /// The first launch of the session is 1, each later one is larger, whatever its lane.
+    pub(crate) number: u64,
+}
+
+/// Which lanes there are, and what joins them. Lane 0 is the main one.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneLayout {
+    /// How many lanes there are, at least one.
+    pub(crate) lanes: usize,
+    /// The lane of each plan.
+    pub(crate) lane_of: Vec<usize>,
+    /// The links.
+    pub(crate) links: Vec<LinkPlan>,
+}
+
+impl LaneLayout {
+    /// Bytes of a region that a lane's plans need.
+    pub(crate) fn size(&self, plans: &[StepPlan], lane: usize, region: Region) -> u64 {
+        let of_lane = plans.iter().zip(&self.lane_of).filter(|&(_, &of)| of == lane);
+        of_lane.map(|(plan, _)| plan.arena().size(region)).max().unwrap_or(0)
+    }
+}
+
+/// What one publication copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LinkPlan {
+    /// The lane that writes the source.
+    pub(crate) from: usize,
+    /// The lane that reads the target.
+    pub(crate) to: usize,
+    /// Source and target, of equal size each.
+    pub(crate) copies: Vec<(Placement, Placement)>,
+}
+
+/// What a read must come after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Everything that this lane holds now.
+    After(usize),
+    /// Nothing: what this lane wrote there is known to be there, and nothing writes it.
+    Settled(usize),
+}
 
 /// What the user asked for when the session was opened.
 #[derive(Clone, Debug, Default)]
@@ -72,31 +117,36 @@ pub(crate) trait Backend {
     /// The device's name and what drives it, for reports: `host`, `cuda:0 NVIDIA H200`.
     fn device(&self) -> String;
 
-    /// Writes bytes after all launches so far, and returns when the source may be reused. Never called for the inbox.
+    /// Writes bytes after all launches of all lanes so far, and returns when they are there. Never called for the inbox.
     fn upload(&mut self, to: Placement, bytes: &[u8]) -> Result<(), RuntimeError>;
 
-    /// Reads bytes as they are after all launches so far. `into` is as long as the placement.
-    fn download(&mut self, from: Placement, into: &mut [u8]) -> Result<(), RuntimeError>;
+    /// Reads bytes. `into` is as long as the placement. Waits for nothing but what `order` says.
+    fn download(&mut self, from: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError>;
 
-    /// Launches the plan of this index in the list that the backend was opened with.
+    /// Launches the plan of this index in the list that the backend was opened with, on its lane.
     ///
-    /// `inbox` is the whole region, where it has changed since the last launch; the bytes may be reused on return.
+    /// `inbox` is the whole region, where it has changed since the lane's last launch; the bytes may be reused on return.
     fn launch(&mut self, plan: usize, inbox: Option<&[u8]>) -> Result<Completion, RuntimeError>;
+
+    /// Copies a link's source to its target, after all launches of the source's lane so far and before the next ones, and before
+    /// the next launch of the target's lane. Never blocks the host. Where the link's slots are all in use, the source's lane
+    /// waits for one, or, unless `wait`, nothing is done and the answer is `false`.
+    fn publish(&mut self, link: usize, wait: bool) -> Result<bool, RuntimeError>;
 
     /// Whether a launch has finished; never blocks. A fault on the device is an error here, or in `wait`.
     fn is_done(&mut self, launch: Completion) -> Result<bool, RuntimeError>;
 
-    /// Returns when a launch has finished; waits for nothing that was launched later.
+    /// Returns when a launch has finished; waits for nothing that was launched later, or on another lane.
     fn wait(&mut self, launch: Completion) -> Result<(), RuntimeError>;
 
-    /// Starts to measure: what is launched from here on counts.
+    /// Starts to measure: what is launched on the main lane from here on counts.
     fn start_timer(&mut self) -> Result<(), RuntimeError>;
 
-    /// The device's time from [`Backend::start_timer`] to the end of everything launched since. Waits for it.
+    /// The device's time from [`Backend::start_timer`] to the end of everything that the main lane launched since. Waits for it.
     fn stop_timer(&mut self) -> Result<Duration, RuntimeError>;
 
-    /// The cell that ends loops: while it is not 0, no `While` starts another iteration.
-    fn stop_cell(&self) -> Arc<dyn StopCell>;
+    /// The cell that ends a lane's loops: while it is not 0, no `While` starts another iteration.
+    fn stop_cell(&self, lane: usize) -> Arc<dyn StopCell>;
 
     /// What one plan became on the device.
     fn emitted(&self, plan: usize) -> Emitted;

@@ -35,6 +35,63 @@ pub enum RuntimeError {
         /// What was given.
         what: &'static str,
     },
+    /// Each lane of a session has a name of its own.
+    #[error("two lanes are called `{name}`: a session's lanes, `main` among them, have different names")]
+    DuplicateLane {
+        /// The name.
+        name: String,
+    },
+    /// A lane is called by its name.
+    #[error("there is no lane `{name}`; this session has {have}")]
+    NoLane {
+        /// The name.
+        name: String,
+        /// What there is.
+        have: String,
+    },
+    /// What a lane writes is touched by that lane alone.
+    #[error(
+        "{kind} `{name}` is written by {writer} on lane `{writer_lane}` and used by {other} on lane `{other_lane}`: lanes are not \
+         ordered; give lane `{other_lane}` a copy of its own and publish to it through a link"
+    )]
+    SharedAcrossLanes {
+        /// Buffer or scalar.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// The step that writes it, and the variant where it has variants.
+        writer: String,
+        /// That step's lane.
+        writer_lane: String,
+        /// A step of another lane that touches it.
+        other: String,
+        /// That step's lane.
+        other_lane: String,
+    },
+    /// A link copies parameters or state of one lane to memory that one other lane only reads.
+    #[error("link `{link}`: `{name}`: {problem}")]
+    Link {
+        /// The link.
+        link: String,
+        /// The buffer or group.
+        name: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// Each link of a session has a name of its own.
+    #[error("two links are called `{name}`: give them different names")]
+    DuplicateLink {
+        /// The name.
+        name: String,
+    },
+    /// A link is called by its name.
+    #[error("there is no link `{name}`; this session has {have}")]
+    NoLink {
+        /// The name.
+        name: String,
+        /// What there is.
+        have: String,
+    },
     /// A launch names a step that the session has a plan for.
     #[error("there is no plan for {step}; this session has {have}")]
     NoPlan {

@@ -22,6 +22,7 @@ pub(super) struct History {
 struct PlanHistory {
     buffers: SecondaryMap<BufferId, bool>,
     scalars: SecondaryMap<ScalarId, bool>,
+    lane: usize,
     last: Moment,
 }
 
@@ -29,7 +30,7 @@ struct PlanHistory {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
     Buffer(BufferId),
-    /// A `Temp`: every launch may write it.
+    /// A `Temp`: every launch of its lane may write it.
     Temp(BufferId),
     Scalar(ScalarId),
 }
@@ -44,9 +45,10 @@ pub(super) enum Overwriter {
 }
 
 impl History {
-    pub(super) fn new(plans: &[StepPlan]) -> Self {
+    /// Of these plans, each on its lane.
+    pub(super) fn new(plans: &[StepPlan], lane_of: &[usize]) -> Self {
         Self {
-            plans: plans.iter().map(PlanHistory::new).collect(),
+            plans: plans.iter().zip(lane_of).map(|(plan, &lane)| PlanHistory::new(plan, lane)).collect(),
             loaded: SecondaryMap::new(),
             reset: Moment(0),
             now: Moment(0),
@@ -88,22 +90,26 @@ impl History {
         }
     }
 
-    /// What has written the memory since a launch, if anything.
-    pub(super) fn overwriter(&self, since: Moment, memory: Memory) -> Option<Overwriter> {
+    /// What has written the memory since a launch of `launched`, if anything.
+    pub(super) fn overwriter(&self, launched: usize, since: Moment, memory: Memory) -> Option<Overwriter> {
         if self.reset > since {
             return Some(Overwriter::Reset);
         }
         if matches!(memory, Memory::Buffer(buffer) if self.loaded[buffer] > since) {
             return Some(Overwriter::Load);
         }
-        let touches = |plan: usize| matches!(memory, Memory::Temp(_)) || self.writes(plan, memory);
+        let lane = self.plans[launched].lane;
+        let touches = |plan: usize| match memory {
+            Memory::Temp(_) => self.plans[plan].lane == lane,
+            Memory::Buffer(_) | Memory::Scalar(_) => self.writes(plan, memory),
+        };
         (0..self.plans.len()).find(|&plan| self.plans[plan].last > since && touches(plan)).map(Overwriter::Launch)
     }
 }
 
 impl PlanHistory {
-    fn new(plan: &StepPlan) -> Self {
-        let mut history = Self::default();
+    fn new(plan: &StepPlan, lane: usize) -> Self {
+        let mut history = Self { lane, ..Self::default() };
         let program = plan.program().program();
         let step = &program.steps[plan.step()];
         let accesses = plan.units().values().flat_map(|unit| node_accesses(program, step, unit.node));

@@ -1,10 +1,10 @@
-//! The host backend: launches run to their end before they return.
+//! The host backend: launches run to their end before they return, on whatever lane, and publications are copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, Completion, Emitted, OpenOptions, StopCell};
+use super::backend::{Backend, Completion, Emitted, LaneLayout, LinkPlan, OpenOptions, Order, StopCell};
 use super::error::RuntimeError;
 use crate::host::{HostExecutor, HostMemory};
 use crate::plan::{Placement, Region, StepPlan};
@@ -12,9 +12,13 @@ use crate::plan::{Placement, Region, StepPlan};
 /// The CPU, as a device.
 pub(super) struct HostBackend {
     executors: Vec<HostExecutor>,
+    /// One inbox and one scratch do for all lanes, since launches never overlap.
     memory: HostMemory,
+    lane_of: Vec<usize>,
+    links: Vec<LinkPlan>,
     launches: u64,
-    stop: Arc<HostStop>,
+    /// Each lane's.
+    stops: Vec<Arc<HostStop>>,
     poison: bool,
     timer: Instant,
 }
@@ -29,12 +33,18 @@ impl StopCell for HostStop {
 }
 
 /// Opens the host for these plans.
-pub(super) fn open(plans: &[StepPlan], options: &OpenOptions) -> Result<Box<dyn Backend>, RuntimeError> {
+pub(super) fn open(
+    plans: &[StepPlan],
+    layout: &LaneLayout,
+    options: &OpenOptions,
+) -> Result<Box<dyn Backend>, RuntimeError> {
     Ok(Box::new(HostBackend {
         executors: plans.iter().map(HostExecutor::new).collect::<Result<_, _>>()?,
         memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena))?,
+        lane_of: layout.lane_of.clone(),
+        links: layout.links.clone(),
         launches: 0,
-        stop: Arc::default(),
+        stops: (0..layout.lanes).map(|_| Arc::default()).collect(),
         poison: options.poison,
         timer: Instant::now(),
     }))
@@ -50,7 +60,7 @@ impl Backend for HostBackend {
         Ok(())
     }
 
-    fn download(&mut self, from: Placement, into: &mut [u8]) -> Result<(), RuntimeError> {
+    fn download(&mut self, from: Placement, into: &mut [u8], _order: Order) -> Result<(), RuntimeError> {
         into.copy_from_slice(self.memory.bytes(from));
         Ok(())
     }
@@ -62,9 +72,18 @@ impl Backend for HostBackend {
         if self.poison {
             self.memory.poison_scratch();
         }
-        self.executors[plan].run(&mut self.memory, &self.stop.0)?;
+        let lane = self.lane_of[plan];
         self.launches += 1;
-        Ok(Completion(self.launches))
+        self.executors[plan].run(&mut self.memory, &self.stops[lane].0)?;
+        Ok(Completion { lane, number: self.launches })
+    }
+
+    fn publish(&mut self, link: usize, _wait: bool) -> Result<bool, RuntimeError> {
+        for &(source, target) in &self.links[link].copies {
+            let bytes = self.memory.bytes(source).to_vec();
+            self.memory.bytes_mut(target).copy_from_slice(&bytes);
+        }
+        Ok(true)
     }
 
     fn is_done(&mut self, _launch: Completion) -> Result<bool, RuntimeError> {
@@ -84,8 +103,8 @@ impl Backend for HostBackend {
         Ok(self.timer.elapsed())
     }
 
-    fn stop_cell(&self) -> Arc<dyn StopCell> {
-        Arc::clone(&self.stop) as Arc<dyn StopCell>
+    fn stop_cell(&self, lane: usize) -> Arc<dyn StopCell> {
+        Arc::clone(&self.stops[lane]) as Arc<dyn StopCell>
     }
 
     fn emitted(&self, plan: usize) -> Emitted {

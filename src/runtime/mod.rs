@@ -1,4 +1,4 @@
-//! Running plans: sessions, tickets, the inbox.
+//! Running plans: sessions, lanes, tickets, the inbox.
 //!
 //! A session owns a device's memory and executables for all plans of one program. It never blocks on the device except where
 //! the caller waits, reads or loads, never moves memory, and never changes a plan.
@@ -10,6 +10,8 @@ mod error;
 mod history;
 mod host;
 mod init;
+mod lanes;
+mod link;
 mod report;
 mod session;
 mod stop;
@@ -19,7 +21,8 @@ mod values;
 pub use backend::{Emitted, Lap, RawHandles};
 pub use device::Device;
 pub use error::RuntimeError;
-pub use report::{PlanReport, SessionReport};
+pub use link::{Link, Publish};
+pub use report::{LaneReport, PlanReport, SessionReport};
 pub use session::{Session, SessionBuilder};
 pub use stop::StopHandle;
 pub use ticket::{Outputs, Ticket};

@@ -12,14 +12,25 @@ pub struct SessionReport {
     pub device: String,
     /// Each plan, in the order in which they were given.
     pub plans: Vec<PlanReport>,
-    /// Bytes of each region; scratch is shared by all plans.
+    /// Bytes of each region; inbox and scratch are the main lane's, whose plans share them.
     pub memory: Vec<(Region, u64)>,
+    /// What the other lanes have besides.
+    pub lanes: Vec<LaneReport>,
     /// How long the parts of opening took on the device; empty on the host.
     pub startup: Vec<Lap>,
     /// Launches so far.
     pub launches: u64,
     /// How many of them had to send the inbox, because a host scalar or an input had changed.
     pub inbox_copies: u64,
+}
+
+/// What a lane other than the main one has to itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneReport {
+    /// The lane's name.
+    pub lane: String,
+    /// Bytes of its inbox and scratch.
+    pub memory: Vec<(Region, u64)>,
 }
 
 /// One plan of a session.
@@ -31,6 +42,8 @@ pub struct PlanReport {
     pub variant: Option<String>,
     /// The plan's name: `debug`, `phases`, `mega`, `fast`, or the user's own.
     pub plan: String,
+    /// The lane that it runs on.
+    pub lane: String,
     /// What it became on the device.
     pub emitted: Emitted,
 }
@@ -46,6 +59,11 @@ impl fmt::Display for SessionReport {
         }
         for (region, bytes) in &self.memory {
             writeln!(f, "{} {bytes} bytes", region.name())?;
+        }
+        for lane in &self.lanes {
+            for (region, bytes) in &lane.memory {
+                writeln!(f, "lane {}, {} {bytes} bytes", lane.lane, region.name())?;
+            }
         }
         for lap in &self.startup {
             writeln!(f, "{:.1} ms to {}", lap.took.as_secs_f64() * 1e3, lap.what)?;

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use super::backend::{Backend, Completion, Lent, OpenOptions, RawHandles};
+use super::backend::{Backend, Completion, LaneLayout, Lent, OpenOptions, RawHandles};
 use super::cuda;
 use super::device::Device;
 use super::error::RuntimeError;
 use super::history::History;
 use super::host;
 use super::init::{initial_bytes, is_zero};
-use super::report::{PlanReport, SessionReport, step_name};
+use super::lanes::{self, Lanes};
+use super::link::{Link, Publish};
+use super::report::{LaneReport, PlanReport, SessionReport, step_name};
 use super::stop::StopHandle;
 use super::ticket::Ticket;
 use crate::cuda::UserMemory;
@@ -58,10 +60,14 @@ pub struct Session {
     pub(super) plans: Vec<StepPlan>,
     /// What the inbox holds from the next launch on.
     pub(super) inbox: Vec<u8>,
-    pub(super) inbox_changed: bool,
+    /// Whether the inbox differs from each lane's.
+    pub(super) inbox_changed: Vec<bool>,
     pub(super) history: History,
+    pub(super) lanes: Lanes,
+    links: Vec<String>,
     seed: u64,
-    last: Option<Completion>,
+    /// Each lane's last launch.
+    last: Vec<Option<Completion>>,
     launches: u64,
     inbox_copies: u64,
 }
@@ -71,6 +77,8 @@ pub struct Session {
 pub struct SessionBuilder {
     seed: u64,
     options: OpenOptions,
+    lanes: Vec<(String, Vec<StepPlan>)>,
+    links: Vec<Link>,
 }
 
 impl SessionBuilder {
@@ -120,29 +128,66 @@ impl SessionBuilder {
         self
     }
 
-    /// Opens the session: takes memory, builds executables, writes initial values.
+    /// Runs these plans on a lane of their own, beside the main one: a stream, a matrix library handle with its workspaces, an
+    /// inbox and scratch that no other lane uses. Lanes are not ordered with each other, so what a step of one lane writes
+    /// no step of another may touch; [`SessionBuilder::link`] is how they meet.
+    ///
+    /// On the host, launches of all lanes run in the order in which they are made, with the same results.
+    #[must_use]
+    pub fn lane(mut self, name: &str, plans: impl IntoIterator<Item = StepPlan>) -> Self {
+        self.lanes.push((name.to_owned(), plans.into_iter().collect()));
+        self
+    }
+
+    /// Lets one lane publish to another.
+    #[must_use]
+    pub fn link(mut self, link: Link) -> Self {
+        self.links.push(link);
+        self
+    }
+
+    /// Opens the session: takes memory, builds executables, writes initial values. `plans` are those of the main lane.
     ///
     /// # Errors
-    /// No plan, two plans for one step and variant, plans of different programs, CUDA objects for the host, a device that is not
-    /// there or fails.
+    /// No plan, two plans for one step and variant, plans of different programs, memory that one lane writes and another touches,
+    /// a link that cannot be, CUDA objects for the host, a device that is not there or fails.
     pub fn open(self, device: Device, plans: impl IntoIterator<Item = StepPlan>) -> Result<Session, RuntimeError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let plans: Vec<StepPlan> = plans.into_iter().collect();
+        let mut plans: Vec<StepPlan> = plans.into_iter().collect();
+        let (mut names, mut lane_of) = (vec![lanes::MAIN.to_owned()], vec![0; plans.len()]);
+        for (name, of_lane) in self.lanes {
+            lane_of.resize(plans.len() + of_lane.len(), names.len());
+            names.push(name);
+            plans.extend(of_lane);
+        }
         check_plans(&plans)?;
+        lanes::check_names(&names)?;
+        let mut lanes = Lanes::new(names, lane_of, &plans)?;
+        let links: Vec<String> = self.links.iter().map(|link| link.name().to_owned()).collect();
+        if let Some((_, name)) = links.iter().enumerate().find(|&(at, name)| links[..at].contains(name)) {
+            return Err(RuntimeError::DuplicateLink { name: name.clone() });
+        }
+        let layout = LaneLayout {
+            lanes: lanes.count(),
+            links: self.links.iter().map(|link| link.resolve(&plans, &mut lanes)).collect::<Result<_, _>>()?,
+            lane_of: lanes.of_plans().to_vec(),
+        };
         let backend = match device {
-            Device::Host => host::open(&plans, self.options.without_cuda()?)?,
-            Device::Cuda { ordinal } => cuda::open(ordinal, &plans, &self.options)?,
+            Device::Host => host::open(&plans, &layout, self.options.without_cuda()?)?,
+            Device::Cuda { ordinal } => cuda::open(ordinal, &plans, &layout, &self.options)?,
         };
         let inbox = vec![0; plans[0].arena().size(Region::Inbox) as usize];
         let mut session = Session {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             backend,
-            history: History::new(&plans),
+            history: History::new(&plans, lanes.of_plans()),
             plans,
             inbox,
-            inbox_changed: true,
+            inbox_changed: vec![true; lanes.count()],
+            links,
             seed: self.seed,
-            last: None,
+            last: vec![None; lanes.count()],
+            lanes,
             launches: 0,
             inbox_copies: 0,
         };
@@ -183,12 +228,13 @@ impl Session {
 
     fn launch_form(&mut self, step: &str, variant: Option<&str>) -> Result<Ticket, RuntimeError> {
         let plan = self.find(step, variant)?;
-        let image = self.inbox_changed.then_some(self.inbox.as_slice());
-        let launch = self.backend.launch(plan, image)?;
-        self.inbox_copies += u64::from(self.inbox_changed && !self.inbox.is_empty());
-        self.inbox_changed = false;
+        let lane = self.lanes.of_plan(plan);
+        let changed = self.inbox_changed[lane];
+        let launch = self.backend.launch(plan, changed.then_some(self.inbox.as_slice()))?;
+        self.inbox_copies += u64::from(changed && !self.inbox.is_empty());
+        self.inbox_changed[lane] = false;
         self.launches += 1;
-        self.last = Some(launch);
+        self.last[lane] = Some(launch);
         Ok(Ticket { session: self.id, plan, moment: self.history.launched(plan), launch })
     }
 
@@ -200,15 +246,40 @@ impl Session {
         })
     }
 
-    /// Waits for everything that was launched.
+    /// Publishes what a link's source holds after all launches of its lane so far: the reading lane's next launch sees it. Never
+    /// blocks the host; where both slots still wait for the reading lane, the writing lane waits for one on the device.
+    /// [`Session::try_publish`] leaves it be in that case.
+    ///
+    /// # Errors
+    /// No such link, or a device that failed.
+    pub fn publish(&mut self, link: &str) -> Result<(), RuntimeError> {
+        let link = self.find_link(link)?;
+        self.backend.publish(link, true).map(drop)
+    }
+
+    /// As [`Session::publish`], but nothing is done where the writing lane would have to wait. Never so on the host.
+    ///
+    /// # Errors
+    /// As [`Session::publish`].
+    pub fn try_publish(&mut self, link: &str) -> Result<Publish, RuntimeError> {
+        let link = self.find_link(link)?;
+        Ok(if self.backend.publish(link, false)? { Publish::Done } else { Publish::Busy })
+    }
+
+    fn find_link(&self, link: &str) -> Result<usize, RuntimeError> {
+        let found = self.links.iter().position(|name| name == link);
+        found.ok_or_else(|| RuntimeError::NoLink { name: link.to_owned(), have: self.links.join(", ") })
+    }
+
+    /// Waits for everything that was launched, on all lanes.
     ///
     /// # Errors
     /// A launch that failed on the device.
     pub fn wait(&mut self) -> Result<(), RuntimeError> {
-        self.last.map_or(Ok(()), |launch| self.backend.wait(launch))
+        self.last.iter().flatten().try_for_each(|&launch| self.backend.wait(launch))
     }
 
-    /// How long the device takes for what `work` launches, from the first launch's start to the last one's end. Waits for it.
+    /// How long the device takes for what `work` launches on the main lane, from the first launch's start to the last one's end. Waits for it.
     ///
     /// # Errors
     /// Whatever `work` returns, or a device that failed.
@@ -221,7 +292,7 @@ impl Session {
         self.backend.stop_timer()
     }
 
-    /// Puts every buffer and scalar back to its initial value, in place; executables stay.
+    /// Puts every buffer and scalar back to its initial value, in place and after all launches so far; executables stay.
     ///
     /// # Errors
     /// A device that failed.
@@ -244,22 +315,40 @@ impl Session {
             step: plan.step_name().to_owned(),
             variant: plan.variant().map(str::to_owned),
             plan: plan.fusion().name.clone(),
+            lane: self.lanes.names()[self.lanes.of_plan(index)].clone(),
             emitted: self.backend.emitted(index),
         };
-        let bytes = |region| self.plans.iter().map(|plan| plan.arena().size(region)).max().unwrap_or(0);
+        let bytes = |lane: usize, region| {
+            let of_lane = self.plans.iter().zip(self.lanes.of_plans()).filter(|&(_, &of)| of == lane);
+            of_lane.map(|(plan, _)| plan.arena().size(region)).max().unwrap_or(0)
+        };
+        let lane_report = |lane: usize| LaneReport {
+            lane: self.lanes.names()[lane].clone(),
+            memory: [Region::Inbox, Region::Scratch].map(|region| (region, bytes(lane, region))).to_vec(),
+        };
         SessionReport {
             device: self.backend.device(),
             plans: self.plans.iter().enumerate().map(plan_report).collect(),
-            memory: Region::ALL.map(|region| (region, bytes(region))).to_vec(),
+            memory: Region::ALL.map(|region| (region, bytes(0, region))).to_vec(),
+            lanes: (1..self.lanes.count()).map(lane_report).collect(),
             startup: self.backend.startup().to_vec(),
             launches: self.launches,
             inbox_copies: self.inbox_copies,
         }
     }
 
-    /// Ends loops while they run.
+    /// Ends the loops of all lanes while they run.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle::new(self.backend.stop_cell())
+        StopHandle::new((0..self.lanes.count()).map(|lane| self.backend.stop_cell(lane)))
+    }
+
+    /// Ends the loops of one lane while they run. The main lane is called `main`.
+    ///
+    /// # Errors
+    /// No such lane.
+    pub fn stop_handle_of(&self, lane: &str) -> Result<StopHandle, RuntimeError> {
+        let lane = self.lanes.find(lane)?;
+        Ok(StopHandle::new([self.backend.stop_cell(lane)]))
     }
 
     /// The plans, in the order in which they were given.
@@ -310,7 +399,7 @@ impl Session {
     fn initialise(&mut self, fresh: bool) -> Result<(), RuntimeError> {
         self.history.was_reset();
         self.inbox.fill(0);
-        self.inbox_changed = true;
+        self.inbox_changed.fill(true);
         let plan = self.plans[0].clone();
         let (program, arena) = (plan.program().program(), plan.arena());
         for (id, scalar) in program.scalars.iter() {

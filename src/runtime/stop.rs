@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use super::backend::StopCell;
 
-/// Ends the `While` loops of a session, from any thread and while they run. Cheap to clone.
+/// Ends the `While` loops of a session, or of one of its lanes, from any thread and while they run. Cheap to clone.
 #[derive(Clone)]
 pub struct StopHandle {
-    cell: Arc<dyn StopCell>,
+    cells: Vec<Arc<dyn StopCell>>,
 }
 
 impl StopHandle {
-    pub(super) fn new(cell: Arc<dyn StopCell>) -> Self {
-        Self { cell }
+    pub(super) fn new(cells: impl IntoIterator<Item = Arc<dyn StopCell>>) -> Self {
+        Self { cells: cells.into_iter().collect() }
     }
 
-    /// Every loop of the session ends after the iteration that it is in, and none starts, until [`StopHandle::clear`].
+    /// Every loop ends after the iteration that it is in, and none starts, until [`StopHandle::clear`].
     pub fn stop(&self) {
-        self.cell.set(true);
+        self.cells.iter().for_each(|cell| cell.set(true));
     }
 
     /// Lets loops run again. To be called once the launches that were to end have ended.
     pub fn clear(&self) {
-        self.cell.set(false);
+        self.cells.iter().for_each(|cell| cell.set(false));
     }
 }
 

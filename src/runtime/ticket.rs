@@ -26,9 +26,9 @@ pub struct Outputs<'a> {
 }
 
 impl Ticket {
-    /// The number of the launch in its session, from 1.
+    /// The number of the launch in its session, from 1; a later launch has a larger one, on whatever lane.
     pub fn launch(&self) -> u64 {
-        self.launch.0
+        self.launch.number
     }
 
     /// The results, where the launch has finished; never blocks.
@@ -40,7 +40,7 @@ impl Ticket {
         Ok(done.then_some(Outputs { session, ticket: self }))
     }
 
-    /// Waits for this launch, and for nothing that was launched later.
+    /// Waits for this launch, and for nothing that was launched later or on another lane.
     ///
     /// # Errors
     /// As [`Ticket::try_take`].

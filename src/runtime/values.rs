@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::backend::Order;
 use super::error::RuntimeError;
 use super::history::{Memory, Overwriter};
 use super::session::Session;
@@ -20,6 +21,15 @@ pub struct TensorData {
     pub shape: Shape,
     /// The elements, in the machine's byte order.
     pub bytes: Vec<u8>,
+}
+
+/// As of when memory is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// After everything that was launched.
+    Now,
+    /// As a launch of this plan left it; the launch has finished, and nothing has written the memory since.
+    Of(usize),
 }
 
 impl Session {
@@ -56,23 +66,24 @@ impl Session {
         self.write(&tensor.place, &name, T::DTYPE, bytemuck::cast_slice(values))
     }
 
-    /// The present elements of a buffer, a box of one, or a group with its padding, row-major; waits for all launches so far.
+    /// The present elements of a buffer, a box of one, or a group with its padding, row-major; waits for all launches so far of
+    /// the lane that writes it.
     ///
     /// # Errors
     /// A handle of another program, a `Temp` that is not kept, or a device that failed.
     pub fn read<T: Element>(&mut self, tensor: Tensor<T>) -> Result<Vec<T>, RuntimeError> {
         self.own(tensor.tag, "the tensor")?;
-        let bytes = self.fetch(&tensor.place, self.history.last_plan())?;
+        let bytes = self.fetch(&tensor.place, Reading::Now)?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
-    /// The present value of a scalar; waits for all launches so far where nodes write it.
+    /// The present value of a scalar; waits for all launches so far of the lane whose nodes write it, if any do.
     ///
     /// # Errors
     /// A handle of another program, or a device that failed.
     pub fn read_scalar<T: ScalarElement>(&mut self, scalar: Scalar<T>) -> Result<T, RuntimeError> {
         self.own(scalar.tag, "the scalar")?;
-        self.fetch_cell(scalar.id).map(T::from_bits)
+        self.fetch_cell(scalar.id, Reading::Now).map(T::from_bits)
     }
 
     /// Sets a host scalar by name.
@@ -95,13 +106,13 @@ impl Session {
         self.write(&place, name, dtype, bytes)
     }
 
-    /// The present contents of a buffer or group by name; waits for all launches so far.
+    /// The present contents of a buffer or group by name; waits for all launches so far of the lane that writes it.
     ///
     /// # Errors
     /// No such buffer, a `Temp` that is not kept, or a device that failed.
     pub fn read_by_name(&mut self, name: &str) -> Result<TensorData, RuntimeError> {
         let place = self.place(name)?;
-        let bytes = self.fetch(&place, self.history.last_plan())?;
+        let bytes = self.fetch(&place, Reading::Now)?;
         let dtype = self.place_dtype(&place);
         let shape = match place {
             Place::View(view) => view.shape(),
@@ -110,13 +121,13 @@ impl Session {
         Ok(TensorData { dtype, shape, bytes })
     }
 
-    /// The present value of a scalar by name; waits for all launches so far where nodes write it.
+    /// The present value of a scalar by name; waits for all launches so far of the lane whose nodes write it, if any do.
     ///
     /// # Errors
     /// No such scalar, or a device that failed.
     pub fn read_scalar_by_name(&mut self, name: &str) -> Result<ConstValue, RuntimeError> {
         let Some(Symbol::Scalar(scalar)) = self.symbol(name) else { return Err(unknown("scalar", name)) };
-        let bits = self.fetch_cell(scalar)?;
+        let bits = self.fetch_cell(scalar, Reading::Now)?;
         let init = self.program().scalars[scalar].init;
         Ok(ConstValue::from_bits(init.dtype(), bits).unwrap_or(init))
     }
@@ -129,7 +140,7 @@ impl Session {
             let memory = if is_temp { Memory::Temp(buffer) } else { Memory::Buffer(buffer) };
             self.check_current(ticket, memory, &declared.name)?;
         }
-        let bytes = self.fetch(&tensor.place, Some(ticket.plan))?;
+        let bytes = self.fetch(&tensor.place, Reading::Of(ticket.plan))?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
@@ -140,7 +151,7 @@ impl Session {
     ) -> Result<T, RuntimeError> {
         self.own(scalar.tag, "the scalar")?;
         self.check_current(ticket, Memory::Scalar(scalar.id), &self.program().scalars[scalar.id].name)?;
-        self.fetch_cell(scalar.id).map(T::from_bits)
+        self.fetch_cell(scalar.id, Reading::Of(ticket.plan)).map(T::from_bits)
     }
 
     fn check_current(&self, ticket: &Ticket, memory: Memory, name: &str) -> Result<(), RuntimeError> {
@@ -148,7 +159,7 @@ impl Session {
         if !self.history.writes(ticket.plan, memory) {
             return Err(RuntimeError::NotWritten { name: name(), step: self.plan_name(ticket.plan) });
         }
-        let by = match self.history.overwriter(ticket.moment, memory) {
+        let by = match self.history.overwriter(ticket.plan, ticket.moment, memory) {
             None => return Ok(()),
             Some(Overwriter::Launch(plan)) => format!("a later launch of {}", self.plan_name(plan)),
             Some(Overwriter::Load) => "a load".to_owned(),
@@ -225,11 +236,12 @@ impl Session {
         Ok(())
     }
 
-    fn fetch_cell(&mut self, scalar: ScalarId) -> Result<u32, RuntimeError> {
+    fn fetch_cell(&mut self, scalar: ScalarId, reading: Reading) -> Result<u32, RuntimeError> {
         let init = self.program().scalars[scalar].init;
         let Some(at) = self.plans[0].arena().scalars[scalar] else { return Ok(init.bits()) };
         let mut bytes = [0; 4];
-        self.fetch_bytes(at, &mut bytes)?;
+        let order = self.order(reading, self.lanes.writer_of_scalar(scalar));
+        self.fetch_bytes(at, &mut bytes, order)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 
@@ -237,17 +249,17 @@ impl Session {
         let at = &mut self.inbox[offset..offset + bytes.len()];
         if at != bytes {
             at.copy_from_slice(bytes);
-            self.inbox_changed = true;
+            self.inbox_changed.fill(true);
         }
     }
 
     /// What lies at a placement; the inbox is known without asking the device.
-    fn fetch_bytes(&mut self, at: Placement, into: &mut [u8]) -> Result<(), RuntimeError> {
+    fn fetch_bytes(&mut self, at: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError> {
         if at.region == Region::Inbox {
             into.copy_from_slice(&self.inbox[at.offset as usize..at.end() as usize]);
             return Ok(());
         }
-        self.backend.download(at, into)
+        self.backend.download(at, into, order)
     }
 
     fn write(&mut self, place: &Place, name: &str, dtype: DType, bytes: &[u8]) -> Result<(), RuntimeError> {
@@ -311,16 +323,24 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes of a place; a `Temp` lies where `plan` puts it.
-    fn fetch(&mut self, place: &Place, plan: Option<usize>) -> Result<Vec<u8>, RuntimeError> {
+    /// What a read must wait for, of memory that this lane writes.
+    fn order(&self, reading: Reading, writer: usize) -> Order {
+        match reading {
+            Reading::Now => Order::After(writer),
+            Reading::Of(plan) => Order::Settled(self.lanes.of_plan(plan)),
+        }
+    }
+
+    /// The bytes of a place.
+    fn fetch(&mut self, place: &Place, reading: Reading) -> Result<Vec<u8>, RuntimeError> {
         match place {
-            Place::View(view) => self.fetch_view(view, plan),
+            Place::View(view) => self.fetch_view(view, reading),
             Place::Group(group) => {
                 let (offsets, bytes) = self.program().group_layout(*group);
                 let mut all = vec![0; bytes as usize];
                 for (member, offset) in self.buffers(place).into_iter().zip(offsets) {
                     let view = View::full(member, &self.program().buffers[member].shape);
-                    let member = self.fetch_view(&view, plan)?;
+                    let member = self.fetch_view(&view, reading)?;
                     all[offset as usize..][..member.len()].copy_from_slice(&member);
                 }
                 Ok(all)
@@ -328,11 +348,18 @@ impl Session {
         }
     }
 
-    fn fetch_view(&mut self, view: &View, plan: Option<usize>) -> Result<Vec<u8>, RuntimeError> {
+    fn fetch_view(&mut self, view: &View, reading: Reading) -> Result<Vec<u8>, RuntimeError> {
         let Buffer { name, dtype, shape, role, tap, .. } = self.program().buffers[view.buffer].clone();
-        let plan = match role {
-            Role::Temp => plan.filter(|&plan| tap && self.history.writes(plan, Memory::Temp(view.buffer))),
-            _ => Some(0),
+        let last = match reading {
+            Reading::Now => self.history.last_plan(),
+            Reading::Of(plan) => Some(plan),
+        };
+        let (plan, writer) = match role {
+            Role::Temp => {
+                let kept = last.filter(|&plan| tap && self.history.writes(plan, Memory::Temp(view.buffer)));
+                (kept, kept.map_or(0, |plan| self.lanes.of_plan(plan)))
+            }
+            _ => (Some(0), self.lanes.writer_of_buffer(view.buffer)),
         };
         let placed = plan.and_then(|plan| self.plans[plan].arena().buffers[view.buffer]);
         let Some(whole) = placed else { return Err(RuntimeError::NotKept { name }) };
@@ -344,7 +371,8 @@ impl Session {
             bytes: (last.end - first.start) * size,
         };
         let mut bytes = vec![0; span.bytes as usize];
-        self.fetch_bytes(span, &mut bytes)?;
+        let order = self.order(reading, writer);
+        self.fetch_bytes(span, &mut bytes, order)?;
         if runs.len() == 1 {
             return Ok(bytes);
         }

@@ -8,7 +8,7 @@ use stepgraph::cuda::Context;
 use stepgraph::cuda::nvrtc::Nvrtc;
 use stepgraph::emit::cache::Cache;
 use stepgraph::emit::modules::PlanModules;
-use stepgraph::emit::{Executable, Lane, Loader, SessionMemory, emit};
+use stepgraph::emit::{Executable, Lane, LaneMemory, Loader, SessionMemory, emit};
 use stepgraph::ir::{Compute, Init};
 use stepgraph::plan::{FusionPlan, StepPlan};
 use stepgraph::runtime::{Session, SessionBuilder};
@@ -19,10 +19,12 @@ use crate::support::{plan, real_device};
 /// A thing that can be dropped whenever.
 type Thing = Box<dyn std::any::Any>;
 
-fn emitted(plan: &StepPlan) -> (Context, Arc<Lane>, Arc<SessionMemory>, Loader, Executable) {
+fn emitted(plan: &StepPlan) -> (Context, Arc<Lane>, Arc<LaneMemory>, Loader, Executable) {
     let context = Context::primary(0).expect("a device");
     let lane = Arc::new(Lane::new(&context).expect("a lane"));
-    let memory = SessionMemory::new(&context, |region| plan.arena().size(region), Vec::new()).expect("memory");
+    let size = |region| plan.arena().size(region);
+    let shared = SessionMemory::new(&context, size, Vec::new()).expect("memory");
+    let memory = LaneMemory::new(&context, &shared, size).expect("memory");
     let compiler = Nvrtc::load().expect("NVRTC");
     let sm = context.properties().sm;
     let compiled = PlanModules::compile(plan, sm, &compiler, &Cache::of_user()).expect("it compiles");
