@@ -9,7 +9,7 @@ use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 use stepgraph::entity::UnitId;
 use stepgraph::host::{HostError, HostExecutor, HostMemory, philox4x32};
 use stepgraph::ir::{DType, Origins, Program, Role};
-use stepgraph::plan::{Body, FusionPlan, Placement, StepPlan, Target, Tuning};
+use stepgraph::plan::{Body, FusionPlan, Placement, Repeat, Schedule, StepPlan, Target, Tuning};
 use stepgraph::valid::{ValidProgram, validate};
 
 /// Memory with values in every input, parameter and state, the same for every plan of a program.
@@ -41,16 +41,21 @@ fn filled(plan: &StepPlan) -> HostMemory {
 
 /// What a plan leaves behind in everything but temps, padding of groups included, by name; or that the program breaks a promise.
 fn results(plan: &StepPlan, order: Option<u64>, poison: bool) -> Result<Vec<(String, Vec<u8>)>, ()> {
+    results_of(plan, 1, order, poison)
+}
+
+/// The same after several launches.
+fn results_of(plan: &StepPlan, launches: u32, order: Option<u64>, poison: bool) -> Result<Vec<(String, Vec<u8>)>, ()> {
     let mut executor = HostExecutor::new(plan).unwrap_or_else(|error| panic!("{error}"));
     let mut memory = filled(plan);
     if poison {
         memory.poison_scratch();
     }
     let stop = AtomicBool::new(false);
-    let ran = match order {
+    let ran = (0..launches).try_for_each(|_| match order {
         None => executor.run(&mut memory, &stop),
         Some(seed) => executor.run_in_order(&mut memory, &stop, &mut |body| legal_order(body, seed)),
-    };
+    });
     match ran {
         Ok(()) => Ok(kept(plan, &memory)),
         Err(HostError::BrokenScatterRule { .. }) => Err(()),
@@ -140,6 +145,34 @@ proptest! {
                 let plan = plan(&program, &form, &fusion);
                 for order in [None, Some(seed), Some(!seed)] {
                     let differ = differences(&results(&plan, order, false), &reference);
+                    prop_assert!(differ.is_empty(), "{differ:?} differ, {} in order {order:?}", fusion.name);
+                }
+            }
+        }
+    }
+
+    /// Protects: a plan of several steps, unrolled or in a loop, however it is cut, in any legal order and over scratch full of
+    /// NaN, leaves the bits of as many launches of the single step.
+    #[test]
+    fn repeated_steps_are_as_many_launches(recipe in random::recipes(), seed in any::<u64>(), steps in 1u32..5) {
+        let (mut program, host_fns) = recipe.build();
+        for buffer in program.buffers.values_mut().filter(|buffer| buffer.role == Role::Input) {
+            buffer.role = Role::State;
+        }
+        let program = valid(program, host_fns);
+        for form in forms(&program) {
+            let reference = results_of(&plan(&program, &form, &FusionPlan::debug()), steps, None, false);
+            let mega = FusionPlan::mega();
+            for fusion in [
+                FusionPlan::debug().repeated(Repeat::Unroll(steps)),
+                FusionPlan::phases().repeated(Repeat::Unroll(steps)),
+                mega.clone().repeated(Repeat::Unroll(steps)),
+                FusionPlan { schedule: Schedule::Chain, ..mega.clone() }.repeated(Repeat::Loop(steps)),
+                mega.repeated(Repeat::Loop(steps)),
+            ] {
+                let plan = plan(&program, &form, &fusion);
+                for order in [None, Some(seed)] {
+                    let differ = differences(&results(&plan, order, true), &reference);
                     prop_assert!(differ.is_empty(), "{differ:?} differ, {} in order {order:?}", fusion.name);
                 }
             }

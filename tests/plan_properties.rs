@@ -10,8 +10,8 @@ use proptest::strategy::ValueTree;
 use stepgraph::entity::{BufferId, NodeId, UnitId};
 use stepgraph::ir::{Access, Origins, Resource, Role, node_accesses, subtree_accesses};
 use stepgraph::plan::{
-    Body, Cause, Fuse, FusionPlan, Graphs, Placement, PlanParts, Region, Schedule, StepPlan, Target, Tuning, Work,
-    check, plan,
+    Body, Cause, Fuse, FusionPlan, Graphs, Placement, PlanParts, Region, Repeat, Schedule, StepPlan, Target, Tuning,
+    Work, check, plan,
 };
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -20,17 +20,49 @@ fn valid(recipe: &Recipe) -> ValidProgram {
     validate(program, Origins::default(), host_fns).expect("random programs are valid")
 }
 
+/// The same without inputs, so that it can make several steps per launch: what the host would write is state.
+fn device_made(recipe: &Recipe) -> ValidProgram {
+    let (mut program, host_fns) = recipe.build();
+    for buffer in program.buffers.values_mut().filter(|buffer| buffer.role == Role::Input) {
+        buffer.role = Role::State;
+    }
+    validate(program, Origins::default(), host_fns).expect("state can be read wherever an input can")
+}
+
 /// Every way of cutting, ordering and fusing.
 fn fusion_plans() -> Vec<FusionPlan> {
     let mut plans = Vec::new();
     for graphs in [Graphs::PerNode, Graphs::PerPhase, Graphs::Mega] {
         for schedule in [Schedule::Chain, Schedule::Dag] {
             for fuse in [Fuse::None, Fuse::All] {
-                plans.push(FusionPlan { name: "test".into(), graphs, schedule, fuse, pdl: false });
+                plans.push(FusionPlan {
+                    name: "test".into(),
+                    graphs,
+                    schedule,
+                    fuse,
+                    pdl: false,
+                    repeat: Repeat::Once,
+                });
             }
         }
     }
     plans
+}
+
+/// Ways of making several steps per launch.
+fn repeated_plans() -> Vec<FusionPlan> {
+    let plans = fusion_plans().into_iter().filter(|fusion| fusion.fuse == Fuse::None);
+    let unrolled = plans.clone().map(|fusion| fusion.repeated(Repeat::Unroll(2)));
+    let looped = plans.filter(|fusion| fusion.graphs == Graphs::Mega).map(|fusion| fusion.repeated(Repeat::Loop(3)));
+    unrolled.chain(looped).collect()
+}
+
+/// Every plan of every step and variant, single and repeated.
+fn all_plans(recipe: &Recipe) -> Vec<StepPlan> {
+    let (once, repeated) = (valid(recipe), device_made(recipe));
+    let once = fusion_plans().into_iter().flat_map(|fusion| plans(&once, &fusion)).collect::<Vec<_>>();
+    let repeated = repeated_plans().into_iter().flat_map(|fusion| plans(&repeated, &fusion));
+    once.into_iter().chain(repeated).collect()
 }
 
 /// The plans of every step and variant.
@@ -52,8 +84,11 @@ type Piece = (Placement, Vec<UnitId>, bool);
 struct BodyOf<'a> {
     body: &'a Body,
     owner: Option<UnitId>,
-    nodes: Vec<NodeId>,
+    nodes: Vec<Listed>,
 }
+
+/// A node, and the step of an unrolled plan that it belongs to.
+type Listed = (NodeId, u32);
 
 /// What brute force says about a plan: every pair of nodes, every pair of buffers.
 struct Oracle<'a> {
@@ -67,8 +102,10 @@ impl<'a> Oracle<'a> {
     fn new(parts: &'a PlanParts) -> Self {
         let step = &parts.program.program().steps[parts.step];
         let mut bodies: Vec<BodyOf<'a>> = Vec::new();
-        let phases: Vec<Vec<NodeId>> =
-            step.phases_in(parts.variant.as_deref()).map(|(_, phase)| phase.nodes.clone()).collect();
+        let phases: Vec<Vec<Listed>> = (0..parts.fusion.repeat.copies())
+            .flat_map(|iteration| step.phases_in(parts.variant.as_deref()).map(move |(_, phase)| (iteration, phase)))
+            .map(|(iteration, phase)| phase.nodes.iter().map(|&node| (node, iteration)).collect())
+            .collect();
         let per_graph = if parts.fusion.graphs == Graphs::PerPhase { phases } else { vec![phases.concat()] };
         for (graph, nodes) in parts.graphs.iter().zip(per_graph) {
             bodies.push(BodyOf { body: &graph.body, owner: None, nodes });
@@ -79,7 +116,8 @@ impl<'a> Oracle<'a> {
                 let found = &parts.units[unit];
                 let nodes = step.nodes[found.node].op.bodies();
                 for (body, nodes) in found.work.bodies().into_iter().zip(nodes) {
-                    bodies.push(BodyOf { body, owner: Some(unit), nodes: nodes.to_vec() });
+                    let nodes = nodes.iter().map(|&node| (node, found.iteration)).collect();
+                    bodies.push(BodyOf { body, owner: Some(unit), nodes });
                 }
             }
             at += 1;
@@ -101,9 +139,10 @@ impl<'a> Oracle<'a> {
     fn required(&self, body: usize) -> BTreeSet<(usize, usize)> {
         let step = &self.parts.program.program().steps[self.parts.step];
         let BodyOf { body, nodes, .. } = &self.bodies[body];
-        let place: HashMap<NodeId, usize> =
-            body.units.iter().enumerate().map(|(place, &unit)| (self.parts.units[unit].node, place)).collect();
-        let accesses: Vec<_> = nodes.iter().map(|&node| self.accesses(node)).collect();
+        let listed = |unit| (self.parts.units[unit].node, self.parts.units[unit].iteration);
+        let place: HashMap<Listed, usize> =
+            body.units.iter().enumerate().map(|(place, &unit)| (listed(unit), place)).collect();
+        let accesses: Vec<_> = nodes.iter().map(|&(node, _)| self.accesses(node)).collect();
         let mut pairs = BTreeSet::new();
         for (later, node) in nodes.iter().enumerate() {
             for (earlier, other) in nodes[..later].iter().enumerate() {
@@ -111,7 +150,8 @@ impl<'a> Oracle<'a> {
                     pairs.insert((place[other], place[node]));
                 }
             }
-            pairs.extend(step.nodes[*node].after.iter().filter_map(|other| Some((*place.get(other)?, place[node]))));
+            let after = step.nodes[node.0].after.iter();
+            pairs.extend(after.filter_map(|&other| Some((*place.get(&(other, node.1))?, place[node]))));
         }
         pairs
     }
@@ -235,8 +275,7 @@ fn case() -> impl Strategy<Value = (Recipe, prop::sample::Index, [prop::sample::
 
 /// The plan of one case: any way of planning any step.
 fn one_plan(recipe: &Recipe, pick: &prop::sample::Index) -> Option<StepPlan> {
-    let program = valid(recipe);
-    let all: Vec<_> = fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)).collect();
+    let all = all_plans(recipe);
     (!all.is_empty()).then(|| all[pick.index(all.len())].clone())
 }
 
@@ -247,8 +286,7 @@ proptest! {
     /// agrees.
     #[test]
     fn every_plan_is_sound(recipe in recipes()) {
-        let program = valid(&recipe);
-        for plan in fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)) {
+        for plan in all_plans(&recipe) {
             prop_assert_eq!(check(&plan), Ok(()));
             prop_assert!(Oracle::new(&plan.into_parts()).is_sound());
         }
@@ -257,8 +295,7 @@ proptest! {
     /// Protects: a dag orders what conflicts and nothing else, with no edge that others imply; a chain orders everything.
     #[test]
     fn edges_are_the_reduction_of_all_conflicts(recipe in recipes()) {
-        let program = valid(&recipe);
-        for plan in fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)) {
+        for plan in all_plans(&recipe) {
             let parts = plan.into_parts();
             let is_chain = parts.fusion.schedule == Schedule::Chain || parts.fusion.graphs == Graphs::PerNode;
             let oracle = Oracle::new(&parts);
@@ -397,8 +434,9 @@ proptest! {
     /// parameters keep their declared order.
     #[test]
     fn lasting_memory_is_the_same_in_every_plan(recipe in recipes()) {
-        let program = valid(&recipe);
-        let all: Vec<_> = fusion_plans().iter().flat_map(|fusion| plans(&program, fusion)).collect();
+        let program = device_made(&recipe);
+        let ways = fusion_plans().into_iter().chain(repeated_plans());
+        let all: Vec<_> = ways.flat_map(|fusion| plans(&program, &fusion)).collect();
         for pair in all.windows(2) {
             let (a, b) = (pair[0].arena(), pair[1].arena());
             for (id, _) in program.program().buffers.iter().filter(|(_, buffer)| buffer.role != Role::Temp) {

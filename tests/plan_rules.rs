@@ -12,7 +12,7 @@ use stepgraph::ir::{
 use stepgraph::kernel::HostFns;
 use stepgraph::pass::PassError;
 use stepgraph::plan::{
-    Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, PlanError, Region, StepPlan, Target, Tuning, Work, plan,
+    Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, PlanError, Region, Repeat, StepPlan, Target, Tuning, Work, plan,
 };
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -437,7 +437,11 @@ fn identity_moves_with_every_change() {
         seen.push(mega(&base(edit)).identity());
     }
     let program = base(&|_| {});
-    let options: [(FusionPlan, Target); 5] = [
+    let options: [(FusionPlan, Target); 9] = [
+        (FusionPlan::mega().repeated(Repeat::Unroll(2)), Target::default()),
+        (FusionPlan::mega().repeated(Repeat::Unroll(3)), Target::default()),
+        (FusionPlan::mega().repeated(Repeat::Loop(2)), Target::default()),
+        (FusionPlan::mega().repeated(Repeat::Loop(3)), Target::default()),
         (FusionPlan::debug(), Target::default()),
         (FusionPlan::phases(), Target::default()),
         (FusionPlan { pdl: true, ..FusionPlan::mega() }, Target::default()),

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning, plan};
+use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning, plan};
 use stepgraph::spec::{self, SpecOptions};
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -30,19 +30,25 @@ fn valid(path: &Path) -> ValidProgram {
         .unwrap_or_else(|errors| panic!("{}: {errors}", path.display()))
 }
 
+/// The spec and the step that are also shown as several steps per run.
+const REPEATED: (&str, &str) = ("digits", "train");
+
 /// Every named plan of every step and variant, with the name of its snapshot.
 fn plans(path: &Path) -> Vec<(String, StepPlan)> {
     let program = valid(path);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("specs have plain names");
     let mut found = Vec::new();
     for step in program.program().steps.values() {
+        let mut fusions: Vec<_> = FusionPlan::NAMES.iter().filter_map(|name| FusionPlan::named(name)).collect();
+        if (stem, step.name.as_str()) == REPEATED {
+            fusions.extend([Repeat::Unroll(2), Repeat::Loop(4)].map(|repeat| FusionPlan::mega().repeated(repeat)));
+        }
         for form in step.forms() {
-            for name in FusionPlan::NAMES {
-                let fusion = FusionPlan::named(name).expect("a named plan");
-                let made = plan(&program, &step.name, form, &fusion, &Target::default(), &Tuning::default());
+            for fusion in &fusions {
+                let made = plan(&program, &step.name, form, fusion, &Target::default(), &Tuning::default());
                 let made = made.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 let variant = form.map(|variant| format!("-{variant}")).unwrap_or_default();
-                found.push((format!("{stem}-{}{variant}-{name}", step.name), made));
+                found.push((format!("{stem}-{}{variant}-{}", step.name, fusion.name.replace(' ', "-")), made));
             }
         }
     }

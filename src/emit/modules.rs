@@ -4,6 +4,7 @@
 //! the program recompiles the generated kernels alone, a hand-written file is compiled once for all plans that use it, and
 //! two files may each have a helper of the same name.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -192,7 +193,8 @@ impl<'a> PlanSources<'a> {
             text: String::new(),
             generated: SecondaryMap::new(),
         };
-        for unit in plan.units().values() {
+        let mut seen = HashSet::new();
+        for unit in plan.units().values().filter(|unit| seen.insert(unit.node)) {
             if let NodeOp::Kernel(call) = &program.steps[plan.step()].nodes[unit.node].op {
                 let source = &program.kernels[call.kernel].source;
                 let (place, _) = sources.files.insert_full((&source.file, &source.text), source);

@@ -7,6 +7,7 @@ mod edit;
 mod epilogue;
 mod guard;
 mod prune;
+mod repeat;
 
 use crate::entity::{NodeId, StepId};
 use crate::ir::{Diagnostics, Program};
@@ -60,7 +61,25 @@ fn passes(wanted: &[&str]) -> Vec<(&'static str, Pass)> {
     list
 }
 
-fn apply(name: &'static str, pass: Pass, program: ValidProgram, step: StepId) -> Result<ValidProgram, PassError> {
+/// Puts one variant of a step, after all other passes, into a loop that runs it `count` times.
+///
+/// # Errors
+/// A result that is not valid.
+pub fn looped(
+    program: ValidProgram,
+    step: StepId,
+    variant: Option<&str>,
+    count: u32,
+) -> Result<ValidProgram, PassError> {
+    apply("loop", |program, step| Some(repeat::repeat(program, step, variant, count)), program, step)
+}
+
+fn apply(
+    name: &'static str,
+    pass: impl FnOnce(&Program, StepId) -> Option<Rewrite>,
+    program: ValidProgram,
+    step: StepId,
+) -> Result<ValidProgram, PassError> {
     let _span = tracing::debug_span!("pass", name).entered();
     let Some(rewrite) = pass(program.program(), step) else { return Ok(program) };
     let mut origins = program.origins().clone();

@@ -12,8 +12,10 @@ use crate::entity::UnitId;
 pub struct Counts {
     /// Graphs; 0 under per-node plans.
     pub graphs: usize,
-    /// Launch calls that the host makes for one step: one per graph, or one per kernel under per-node plans.
+    /// Launch calls that the host makes for one run of the plan: one per graph, or one per kernel under per-node plans.
     pub launches: usize,
+    /// Steps that one run makes.
+    pub steps: u32,
     /// Units by kind of node, those of bodies included; kinds that do not occur are left out.
     pub units: Vec<(&'static str, usize)>,
     /// Dependency edges, those of bodies included.
@@ -41,6 +43,7 @@ impl Counts {
         Self {
             graphs: if per_node { 0 } else { plan.graphs.len() },
             launches: if per_node { outer().map(launches).sum() } else { plan.graphs.len() },
+            steps: plan.fusion.repeat.steps(),
             units: units.into_iter().filter(|&(_, count)| count > 0).collect(),
             edges: outer().chain(inner).map(|body| body.edges.len()).sum(),
             levels: outer().map(levels).sum(),

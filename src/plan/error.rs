@@ -121,6 +121,55 @@ pub enum PlanError {
         /// The oldest that will do.
         needed: u32,
     },
+    /// A plan runs its step at least once.
+    #[error("plan `{plan}` runs its step 0 times: take at least 1")]
+    NoSteps {
+        /// The plan.
+        plan: String,
+    },
+    /// A plan of several steps reads no `Input`: all of them would see what the host wrote once.
+    #[error(
+        "plan `{plan}` makes several steps per launch, but node `{node}` reads the input `{input}`, which would hold the same for \
+         all of them: keep the data in a state and let the step gather its part by a device counter, or launch single steps"
+    )]
+    RepeatedInput {
+        /// The plan.
+        plan: String,
+        /// The input.
+        input: String,
+        /// The first node that reads it.
+        node: String,
+    },
+    /// A loop of steps is one graph: only plans with one graph for the step can be looped.
+    #[error("plan `{plan}` loops over its step, but cuts it into {cut}: take a plan with one graph, or unroll")]
+    LoopOfParts {
+        /// The plan.
+        plan: String,
+        /// `graphs per phase`, or `launches per node`.
+        cut: &'static str,
+    },
+    /// Conditionals of a looped step lie at most 31 deep in each other: the loop is one more.
+    #[error(
+        "node `{node}` lies {found} conditionals deep, and a loop around the step would be one more, the limit is {limit}: unroll"
+    )]
+    LoopTooDeep {
+        /// The innermost conditional.
+        node: String,
+        /// How deep it lies, itself included.
+        found: usize,
+        /// The deepest that is possible, the loop included.
+        limit: usize,
+    },
+    /// An unrolled plan has at most 131,072 units.
+    #[error("plan `{plan}` would have {found} units, the limit is {limit}: unroll fewer steps, or loop")]
+    TooManyUnits {
+        /// The plan.
+        plan: String,
+        /// Units of all copies.
+        found: u64,
+        /// The most that is possible.
+        limit: u64,
+    },
     /// Each region of memory is smaller than 2⁴⁷ bytes, the address space of a device.
     #[error("the {} region needs {bytes} bytes, more than a device can address: make buffers smaller", .region.name())]
     ArenaTooLarge {

@@ -1,6 +1,7 @@
 //! What a plan is made from besides the program: the user's choices, the device class, and what was measured.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::ir::Compute;
 
@@ -35,6 +36,49 @@ pub enum Fuse {
     Named(Vec<String>),
 }
 
+/// How many steps one run of a plan makes.
+///
+/// A plan of K steps leaves the bits that K runs of the single step leave. Host scalars hold one value for all K; outputs, and
+/// temps that are tapped, have what the last step wrote. A step that reads an `Input` runs once per launch only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repeat {
+    /// One step.
+    Once,
+    /// So many copies of the step's units, ordered by the hazards between all of them: work of neighbouring steps may overlap.
+    Unroll(u32),
+    /// One loop node around the step, which runs it so often. Needs [`Graphs::Mega`].
+    Loop(u32),
+}
+
+impl Repeat {
+    /// Steps of one run.
+    pub const fn steps(self) -> u32 {
+        match self {
+            Self::Once => 1,
+            Self::Unroll(steps) | Self::Loop(steps) => steps,
+        }
+    }
+
+    /// How often the plan lists each unit.
+    pub const fn copies(self) -> u32 {
+        match self {
+            Self::Unroll(steps) => steps,
+            Self::Once | Self::Loop(_) => 1,
+        }
+    }
+}
+
+/// `once`, `unroll 4`, `loop 4`.
+impl fmt::Display for Repeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Once => f.write_str("once"),
+            Self::Unroll(steps) => write!(f, "unroll {steps}"),
+            Self::Loop(steps) => write!(f, "loop {steps}"),
+        }
+    }
+}
+
 /// How a step becomes launches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FusionPlan {
@@ -48,6 +92,8 @@ pub struct FusionPlan {
     pub fuse: Fuse,
     /// Whether kernels that promise it are launched programmatically.
     pub pdl: bool,
+    /// How many steps one run makes.
+    pub repeat: Repeat,
 }
 
 impl FusionPlan {
@@ -56,7 +102,14 @@ impl FusionPlan {
 
     /// Stream launches, one after another, nothing fused: for finding the node at fault.
     pub fn debug() -> Self {
-        Self { name: "debug".into(), graphs: Graphs::PerNode, schedule: Schedule::Chain, fuse: Fuse::None, pdl: false }
+        Self {
+            name: "debug".into(),
+            graphs: Graphs::PerNode,
+            schedule: Schedule::Chain,
+            fuse: Fuse::None,
+            pdl: false,
+            repeat: Repeat::Once,
+        }
     }
 
     /// One graph per phase.
@@ -72,6 +125,13 @@ impl FusionPlan {
     /// The fastest plan that is known; at present what [`FusionPlan::mega`] is.
     pub fn fast() -> Self {
         Self { name: "fast".into(), ..Self::mega() }
+    }
+
+    /// This plan with another number of steps per run; its name says so, as in `mega loop 4`.
+    #[must_use]
+    pub fn repeated(self, repeat: Repeat) -> Self {
+        let name = if repeat == Repeat::Once { self.name } else { format!("{} {repeat}", self.name) };
+        Self { name, repeat, ..self }
     }
 
     /// The plan of this name.

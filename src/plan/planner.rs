@@ -3,9 +3,10 @@
 use super::arena::arena;
 use super::check::check;
 use super::error::PlanError;
-use super::options::{Fuse, FusionPlan, Graphs, Schedule, Target, Tuning};
+use super::options::{Fuse, FusionPlan, Graphs, Repeat, Schedule, Target, Tuning};
+use super::repeat::check_repeat;
 use super::types::{GraphPlan, StepPlan};
-use super::units::Lowering;
+use super::units::{Listed, Lowering, numbered};
 use crate::entity::{NodeId, PhaseId, PrimaryMap, StepId};
 use crate::ir::Program;
 use crate::pass;
@@ -27,7 +28,11 @@ pub fn plan(
 ) -> Result<StepPlan, PlanError> {
     let _span = tracing::debug_span!("plan", step, variant, plan = fusion.name).entered();
     let id = find(program.program(), step, variant)?;
-    let program = pass::run(program, id, &wanted(&fusion.fuse))?;
+    let mut program = pass::run(program, id, &wanted(&fusion.fuse))?;
+    check_repeat(program.program(), &program.program().steps[id], variant, fusion)?;
+    if let Repeat::Loop(steps) = fusion.repeat {
+        program = pass::looped(program, id, variant, steps)?;
+    }
     let plan = lower(program, id, variant, fusion, target, tuning)?;
     if cfg!(debug_assertions) {
         check(&plan).map_err(PlanError::Unsound)?;
@@ -69,7 +74,8 @@ fn lower(
 ) -> Result<StepPlan, PlanError> {
     let step = &program.program().steps[id];
     let chain = fusion.schedule == Schedule::Chain || fusion.graphs == Graphs::PerNode;
-    let mut lowering = Lowering { program: program.program(), step, target, tuning, chain, units: PrimaryMap::new() };
+    let (copies, units) = (fusion.repeat.copies(), PrimaryMap::new());
+    let mut lowering = Lowering { program: program.program(), step, target, tuning, chain, copies, units };
     let phases: Vec<(PhaseId, &[NodeId])> =
         step.phases_in(variant).map(|(phase, content)| (phase, content.nodes.as_slice())).collect();
     let graphs = {
@@ -85,22 +91,24 @@ fn lower(
     Ok(StepPlan { step: id, variant, fusion, target, units, graphs, arena, program })
 }
 
-/// One graph per phase, or one for all of them.
+/// One graph per phase, or one for all of them; an unrolled step is cut as if it were written so often.
 fn cut(
     lowering: &mut Lowering<'_>,
     phases: &[(PhaseId, &[NodeId])],
     graphs: Graphs,
 ) -> Result<Vec<GraphPlan>, PlanError> {
-    let listed =
-        |&(phase, nodes): &(PhaseId, &[NodeId])| nodes.iter().map(move |&node| (phase, node)).collect::<Vec<_>>();
-    let step = lowering.step;
+    let (step, copies) = (lowering.step, lowering.copies);
+    let listed = |iteration: u32, &(phase, nodes): &(PhaseId, &[NodeId])| {
+        nodes.iter().map(move |&node| Listed { phase, node, iteration }).collect::<Vec<_>>()
+    };
+    let all = (0..copies).flat_map(|iteration| phases.iter().map(move |phase| (iteration, phase)));
     if graphs == Graphs::PerPhase {
-        let graph = |phase: &(PhaseId, &[NodeId])| {
-            let name = step.phases[phase.0].name.clone();
-            Ok(GraphPlan { name, body: lowering.body(&listed(phase))? })
+        let graph = |(iteration, phase): (u32, &(PhaseId, &[NodeId]))| {
+            let name = numbered(&step.phases[phase.0].name, iteration, copies);
+            Ok(GraphPlan { name, body: lowering.body(&listed(iteration, phase))? })
         };
-        return phases.iter().map(graph).collect();
+        return all.map(graph).collect();
     }
-    let all: Vec<_> = phases.iter().flat_map(listed).collect();
+    let all: Vec<_> = all.flat_map(|(iteration, phase)| listed(iteration, phase)).collect();
     Ok(vec![GraphPlan { name: step.name.clone(), body: lowering.body(&all)? }])
 }

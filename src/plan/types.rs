@@ -110,7 +110,7 @@ impl StepPlan {
 /// A graph: one launch. Under per-node plans it is a list of stream launches instead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphPlan {
-    /// The phase's name, or the step's for a mega-graph.
+    /// The phase's name, numbered as units are where the plan is unrolled; the step's for a mega-graph.
     pub name: String,
     /// What it runs.
     pub body: Body,
@@ -128,12 +128,14 @@ pub struct Body {
 /// One launch: a node, or several that were merged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// `phase.node`.
+    /// `phase.node`, and `phase.node#2` for the second step of an unrolled plan.
     pub name: String,
     /// The phase.
     pub phase: PhaseId,
     /// The node.
     pub node: NodeId,
+    /// Which step of an unrolled plan it belongs to, from 0; 0 under other plans.
+    pub iteration: u32,
     /// How it runs.
     pub work: Work,
 }

@@ -11,6 +11,14 @@ use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, PrimaryMap, UnitId};
 use crate::ir::{Gemm, LaunchConfig, NodeOp, Program, Reduce, Step, subtree_accesses};
 
+/// A node where a plan lists it: once, or once per step of an unrolled plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listed {
+    pub(super) phase: PhaseId,
+    pub(super) node: NodeId,
+    pub(super) iteration: u32,
+}
+
 /// Makes the units of one step.
 pub(super) struct Lowering<'a> {
     pub(super) program: &'a Program,
@@ -19,46 +27,53 @@ pub(super) struct Lowering<'a> {
     pub(super) tuning: &'a Tuning,
     /// Whether units follow one another in program order.
     pub(super) chain: bool,
+    /// How often the plan lists each node.
+    pub(super) copies: u32,
     pub(super) units: PrimaryMap<UnitId, Unit>,
 }
 
 impl Lowering<'_> {
-    /// The ordered body of these nodes, given in program order with their phases. Validation bounds how deep bodies nest.
-    pub(super) fn body(&mut self, nodes: &[(PhaseId, NodeId)]) -> Result<Body, PlanError> {
+    /// The ordered body of these nodes, given in program order. Validation bounds how deep bodies nest.
+    pub(super) fn body(&mut self, nodes: &[Listed]) -> Result<Body, PlanError> {
         let mut units = Vec::with_capacity(nodes.len());
-        for &(phase, node) in nodes {
-            units.push(self.unit(phase, node)?);
+        for &listed in nodes {
+            units.push(self.unit(listed)?);
         }
-        let accesses: Vec<_> = nodes.iter().map(|&(_, node)| subtree_accesses(self.program, self.step, node)).collect();
+        let accesses: Vec<_> =
+            nodes.iter().map(|&Listed { node, .. }| subtree_accesses(self.program, self.step, node)).collect();
         let after = self.after(nodes);
         Ok(order(units, &accesses, &after, self.chain))
     }
 
-    /// The `after` wishes inside a body, as places.
-    fn after(&self, nodes: &[(PhaseId, NodeId)]) -> Vec<(u32, u32)> {
-        if nodes.iter().all(|&(_, node)| self.step.nodes[node].after.is_empty()) {
+    /// The `after` wishes inside a body, as places; a wish is about nodes of one step.
+    fn after(&self, nodes: &[Listed]) -> Vec<(u32, u32)> {
+        if nodes.iter().all(|&Listed { node, .. }| self.step.nodes[node].after.is_empty()) {
             return Vec::new();
         }
-        let places: HashMap<NodeId, u32> = (0u32..).zip(nodes).map(|(place, &(_, node))| (node, place)).collect();
+        let key = |listed: &Listed| (listed.node, listed.iteration);
+        let places: HashMap<_, u32> = (0u32..).zip(nodes).map(|(place, listed)| (key(listed), place)).collect();
         let mut wishes = Vec::new();
-        for (to, &(_, node)) in (0u32..).zip(nodes) {
-            wishes.extend(self.step.nodes[node].after.iter().filter_map(|from| Some((*places.get(from)?, to))));
+        for (to, &Listed { node, iteration, .. }) in (0u32..).zip(nodes) {
+            let wished = &self.step.nodes[node].after;
+            wishes.extend(wished.iter().filter_map(|&from| Some((*places.get(&(from, iteration))?, to))));
         }
         wishes
     }
 
-    fn unit(&mut self, phase: PhaseId, node: NodeId) -> Result<UnitId, PlanError> {
+    fn unit(&mut self, listed: Listed) -> Result<UnitId, PlanError> {
+        let Listed { phase, node, iteration } = listed;
         let name = format!("{}.{}", self.step.phases[phase].name, self.step.nodes[node].name);
-        let work = self.work(&name, phase, node)?;
-        Ok(self.units.push(Unit { name, phase, node, work }))
+        let name = numbered(&name, iteration, self.copies);
+        let work = self.work(&name, listed)?;
+        Ok(self.units.push(Unit { name, phase, node, iteration, work }))
     }
 
-    fn work(&mut self, name: &str, phase: PhaseId, node: NodeId) -> Result<Work, PlanError> {
+    fn work(&mut self, name: &str, Listed { phase, node, iteration }: Listed) -> Result<Work, PlanError> {
         let step = self.step;
         let op = &step.nodes[node].op;
         check_driver(name, op, self.target)?;
         let mut inner = |body: &[NodeId]| {
-            let nodes: Vec<_> = body.iter().map(|&node| (phase, node)).collect();
+            let nodes: Vec<_> = body.iter().map(|&node| Listed { phase, node, iteration }).collect();
             self.body(&nodes)
         };
         match op {
@@ -97,4 +112,9 @@ impl Lowering<'_> {
         let (m, n, k) = gemm.dims().unwrap_or_default();
         self.tuning.gemm(&GemmKey::new([m, n, k], gemm.a.transposed, gemm.b.transposed, gemm.compute))
     }
+}
+
+/// `name`, or `name#2` for the second of several copies.
+pub(super) fn numbered(name: &str, iteration: u32, copies: u32) -> String {
+    if copies == 1 { name.to_owned() } else { format!("{name}#{}", iteration + 1) }
 }

@@ -28,7 +28,21 @@ pub enum CheckError {
         /// How many it needs.
         expected: usize,
     },
-    /// Each node that runs is one unit, in the body where the program has it.
+    /// A plan makes at least one step, and one that loops is a loop of so many steps and nothing else.
+    #[error("the plan does not {expected}: a loop is the step's only node, in one graph, and no plan makes 0 steps")]
+    WrongRepeat {
+        /// What it should do.
+        expected: String,
+    },
+    /// A plan of several steps reads no input.
+    #[error("unit `{unit}` reads the input `{input}` in a plan of several steps")]
+    RepeatedInput {
+        /// The unit.
+        unit: String,
+        /// The input.
+        input: String,
+    },
+    /// Each node that runs is one unit in each step of the plan, in the body where the program has it.
     #[error("node `{node}` is missing from its body")]
     MissingNode {
         /// The node.

@@ -10,8 +10,8 @@ use indexmap::IndexMap;
 
 use super::CheckError;
 use super::reach::{name_at, unreached};
-use super::structure::Bodies;
-use crate::entity::{BufferId, NodeId};
+use super::structure::{Bodies, Listed};
+use crate::entity::BufferId;
 use crate::ir::{Program, Resource, View, subtree_accesses};
 use crate::plan::types::StepPlan;
 
@@ -43,7 +43,7 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
     let step = &program.steps[plan.step];
     let view = &bodies.list[body];
     let mut uses: IndexMap<Resource, Vec<Use>> = IndexMap::new();
-    for (order, &node) in (0u32..).zip(&view.nodes) {
+    for (order, &(node, _)) in (0u32..).zip(&view.nodes) {
         for access in subtree_accesses(program, step, node) {
             let (reads, writes) = (access.mode.reads(), access.mode.writes());
             let list = uses.entry(access.resource).or_default();
@@ -63,17 +63,18 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
         let why = || uses.get_index(b).map_or_else(String::new, |(resource, _)| resource_name(program, resource));
         pairs(&uses[a], &uses[b], &mut |earlier, later| note(earlier, later, &why));
     }
-    let orders: HashMap<NodeId, u32> = view.nodes.iter().zip(0u32..).map(|(&node, order)| (node, order)).collect();
-    for (later, &node) in (0u32..).zip(&view.nodes) {
-        let wishes = step.nodes[node].after.iter().filter_map(|earlier| orders.get(earlier));
+    let orders: HashMap<Listed, u32> = view.nodes.iter().zip(0u32..).map(|(&listed, order)| (listed, order)).collect();
+    for (later, &(node, iteration)) in (0u32..).zip(&view.nodes) {
+        let wishes = step.nodes[node].after.iter().filter_map(|&earlier| orders.get(&(earlier, iteration)));
         wishes.for_each(|&earlier| note(earlier, later, &|| "after".to_owned()));
     }
     found
 }
 
 /// The place in the plan's list of each node of a body.
-fn places(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> HashMap<NodeId, u32> {
-    bodies.list[body].body.units.iter().zip(0u32..).map(|(&unit, place)| (plan.units[unit].node, place)).collect()
+fn places(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> HashMap<Listed, u32> {
+    let listed = |unit| (plan.units[unit].node, plan.units[unit].iteration);
+    bodies.list[body].body.units.iter().zip(0u32..).map(|(&unit, place)| (listed(unit), place)).collect()
 }
 
 /// Pairs of resources that share memory and of which one is written; each with itself too.

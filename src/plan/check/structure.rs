@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use super::CheckError;
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, SecondaryMap, UnitId};
-use crate::ir::NodeOp;
+use crate::ir::{Buffer, LoopBound, NodeOp, Resource, Role, node_accesses};
 use crate::plan::launch::{check_driver, check_kernel, check_limits, kernel_launch};
-use crate::plan::options::Graphs;
+use crate::plan::options::{Graphs, Repeat};
 use crate::plan::types::{Body, StepPlan, Work};
 
 /// A body and where it hangs.
@@ -16,8 +16,11 @@ pub(super) struct BodyView<'a> {
     /// The conditional that it belongs to; `None` for a graph.
     pub(super) owner: Option<UnitId>,
     /// Its nodes in program order.
-    pub(super) nodes: Vec<NodeId>,
+    pub(super) nodes: Vec<Listed>,
 }
+
+/// A node, and which step of an unrolled plan it belongs to.
+pub(super) type Listed = (NodeId, u32);
 
 /// All bodies, graphs first, and the place of each unit.
 pub(super) struct Bodies<'a> {
@@ -32,6 +35,7 @@ pub(super) fn check<'a>(plan: &'a StepPlan, errors: &mut Vec<CheckError>) -> Bod
         return Bodies { list: Vec::new(), place: SecondaryMap::new() };
     }
     let mut structure = Structure { plan, errors, bodies: Bodies { list: Vec::new(), place: SecondaryMap::new() } };
+    structure.repeat();
     structure.graphs();
     structure.units();
     structure.bodies
@@ -44,13 +48,44 @@ struct Structure<'a, 'e> {
 }
 
 impl<'a> Structure<'a, '_> {
+    /// A plan of several steps reads no input; one that loops has nothing but a loop of that length.
+    fn repeat(&mut self) {
+        let plan = self.plan;
+        let (repeat, program) = (plan.fusion.repeat, plan.program.program());
+        let step = &program.steps[plan.step];
+        let mut nodes = step.phases_in(plan.variant()).flat_map(|(_, phase)| &phase.nodes);
+        let is_wrong = match (repeat, nodes.next().map(|&node| &step.nodes[node].op)) {
+            (Repeat::Loop(steps), Some(NodeOp::While { max, index: None, until: None, .. })) => {
+                *max != LoopBound::Const(steps) || nodes.next().is_some() || plan.fusion.graphs != Graphs::Mega
+            }
+            (Repeat::Loop(_), _) => true,
+            _ => repeat.steps() == 0,
+        };
+        if is_wrong {
+            self.errors.push(CheckError::WrongRepeat { expected: repeat.to_string() });
+        }
+        if repeat.steps() < 2 {
+            return;
+        }
+        for unit in plan.units.values().filter(|unit| step.nodes.is_valid(unit.node)) {
+            let input = node_accesses(program, step, unit.node).into_iter().find_map(|access| match access.resource {
+                Resource::View(view) => Some(&program.buffers[view.buffer]).filter(|buffer| buffer.role == Role::Input),
+                Resource::Scalar(_) => None,
+            });
+            if let Some(Buffer { name, .. }) = input {
+                self.errors.push(CheckError::RepeatedInput { unit: unit.name.clone(), input: name.clone() });
+            }
+        }
+    }
+
     fn graphs(&mut self) {
         let plan = self.plan;
         let step = &plan.program.program().steps[plan.step];
-        let listed = |(phase, content): (PhaseId, &crate::ir::Phase)| {
-            content.nodes.iter().map(|&node| (phase, node)).collect::<Vec<_>>()
+        let listed = |iteration: u32, (phase, content): (PhaseId, &crate::ir::Phase)| {
+            content.nodes.iter().map(|&node| (phase, (node, iteration))).collect::<Vec<_>>()
         };
-        let phases: Vec<_> = step.phases_in(plan.variant()).map(listed).collect();
+        let phases_of = |iteration| step.phases_in(plan.variant()).map(move |phase| listed(iteration, phase));
+        let phases: Vec<_> = (0..self.copies()).flat_map(phases_of).collect();
         let expected = if plan.fusion.graphs == Graphs::PerPhase { phases } else { vec![phases.concat()] };
         if expected.len() != plan.graphs.len() {
             self.errors.push(CheckError::GraphCount { found: plan.graphs.len(), expected: expected.len() });
@@ -74,15 +109,15 @@ impl<'a> Structure<'a, '_> {
         let step = &self.plan.program.program().steps[self.plan.step];
         let expected = step.nodes.get(found.node).map(|node| node.op.bodies()).unwrap_or_default();
         for (body, nodes) in found.work.bodies().into_iter().zip(expected) {
-            let nodes: Vec<_> = nodes.iter().map(|&node| (found.phase, node)).collect();
+            let nodes: Vec<_> = nodes.iter().map(|&node| (found.phase, (node, found.iteration))).collect();
             self.body(body, Some(unit), &nodes);
         }
     }
 
-    fn body(&mut self, body: &'a Body, owner: Option<UnitId>, expected: &[(PhaseId, NodeId)]) {
+    fn body(&mut self, body: &'a Body, owner: Option<UnitId>, expected: &[(PhaseId, Listed)]) {
         let step = &self.plan.program.program().steps[self.plan.step];
         let index = self.bodies.list.len();
-        let mut missing: HashMap<NodeId, PhaseId> = expected.iter().map(|&(phase, node)| (node, phase)).collect();
+        let mut missing: HashMap<Listed, PhaseId> = expected.iter().map(|&(phase, node)| (node, phase)).collect();
         for (place, &unit) in (0u32..).zip(&body.units) {
             let Some(found) = self.plan.units.get(unit) else {
                 self.errors.push(CheckError::MisplacedUnit { unit: unit.to_string(), reason: "does not exist" });
@@ -90,10 +125,13 @@ impl<'a> Structure<'a, '_> {
             };
             let reason = if self.bodies.place[unit].is_some() {
                 Some("is listed twice")
-            } else if missing.remove(&found.node) != Some(found.phase) {
+            } else if missing.remove(&(found.node, found.iteration)) != Some(found.phase) {
                 Some("does not belong into this body")
             } else {
-                let named = format!("{}.{}", step.phases[found.phase].name, step.nodes[found.node].name);
+                let mut named = format!("{}.{}", step.phases[found.phase].name, step.nodes[found.node].name);
+                if self.copies() > 1 {
+                    named += &format!("#{}", found.iteration + 1);
+                }
                 (named != found.name).then_some("does not have its node's name")
             };
             self.bodies.place[unit] = Some((index, place));
@@ -101,10 +139,10 @@ impl<'a> Structure<'a, '_> {
                 self.errors.push(CheckError::MisplacedUnit { unit: found.name.clone(), reason });
             }
         }
-        for &(_, node) in expected.iter().filter(|(_, node)| missing.contains_key(node)) {
+        for &(_, (node, _)) in expected.iter().filter(|(_, listed)| missing.contains_key(listed)) {
             self.errors.push(CheckError::MissingNode { node: step.nodes[node].name.clone() });
         }
-        let nodes = expected.iter().map(|&(_, node)| node).collect();
+        let nodes = expected.iter().map(|&(_, listed)| listed).collect();
         self.bodies.list.push(BodyView { body, owner, nodes });
         self.edges(body, index);
     }
@@ -123,6 +161,12 @@ impl<'a> Structure<'a, '_> {
             let name = |unit: UnitId| self.plan.units.get(unit).map_or(unit.to_string(), |unit| unit.name.clone());
             self.errors.push(CheckError::BadEdge { from: name(edge.from), to: name(edge.to), reason });
         }
+    }
+
+    /// Copies of each node. A hand-made number of them must not make the check endless.
+    fn copies(&self) -> u32 {
+        let most = u32::try_from(self.plan.units.len()).unwrap_or(u32::MAX);
+        self.plan.fusion.repeat.copies().min(most.saturating_add(1))
     }
 
     fn units(&mut self) {

@@ -9,7 +9,7 @@ use super::names::Names;
 use crate::entity::UnitId;
 use crate::ir::LaunchConfig;
 use crate::plan::counts::Counts;
-use crate::plan::options::{Fuse, Graphs, Schedule};
+use crate::plan::options::{Fuse, Graphs, Repeat, Schedule};
 use crate::plan::types::{Body, Region, StepPlan};
 
 impl StepPlan {
@@ -40,7 +40,8 @@ impl StepPlan {
             "graphs": graphs,
             "counts": {
                 "graphs": counts.graphs,
-                "launches_per_step": counts.launches,
+                "launches": counts.launches,
+                "steps": counts.steps,
                 "units": units,
                 "edges": counts.edges,
                 "levels": counts.levels,
@@ -66,7 +67,19 @@ fn options(plan: &StepPlan) -> Value {
         Fuse::All => json!("all"),
         Fuse::Named(passes) => json!(passes),
     };
-    json!({ "name": fusion.name, "graphs": graphs, "schedule": schedule, "fuse": fuse, "pdl": fusion.pdl })
+    let kind = match fusion.repeat {
+        Repeat::Once => "once",
+        Repeat::Unroll(_) => "unroll",
+        Repeat::Loop(_) => "loop",
+    };
+    json!({
+        "name": fusion.name,
+        "graphs": graphs,
+        "schedule": schedule,
+        "fuse": fuse,
+        "pdl": fusion.pdl,
+        "repeat": { "kind": kind, "steps": fusion.repeat.steps() },
+    })
 }
 
 fn body(names: &Names<'_>, waits: &Waits<'_>, of: &Body) -> Vec<Value> {

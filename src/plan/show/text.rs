@@ -1,13 +1,15 @@
 //! The text form: what users review, and what snapshots keep.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::describe::{Argument, describe};
+use super::describe::{Argument, Description, describe};
 use super::edges::{Wait, Waits};
 use super::memory::owners;
 use super::names::Names;
+use crate::entity::NodeId;
 use crate::plan::counts::Counts;
-use crate::plan::options::{Fuse, Graphs, Schedule};
+use crate::plan::options::{Fuse, Graphs, Repeat, Schedule};
 use crate::plan::types::{Body, Region, StepPlan};
 
 impl StepPlan {
@@ -15,7 +17,7 @@ impl StepPlan {
     /// the last section only, so that a small change of the program is a small change of what is above.
     pub fn text(&self) -> String {
         let names = Names::new(self);
-        let mut text = Text { names, waits: Waits::new(names), out: String::new() };
+        let mut text = Text { names, waits: Waits::new(names), shown: HashMap::new(), out: String::new() };
         text.header();
         for graph in &self.graphs {
             let kind = if self.fusion.graphs == Graphs::PerNode { "stream launches" } else { "graph" };
@@ -32,10 +34,12 @@ impl StepPlan {
 struct Text<'a> {
     names: Names<'a>,
     waits: Waits<'a>,
+    /// The first unit of each node, with its headline: further steps of an unrolled plan name it.
+    shown: HashMap<NodeId, (&'a str, String)>,
     out: String,
 }
 
-impl Text<'_> {
+impl<'a> Text<'a> {
     fn header(&mut self) {
         let plan = self.names.plan;
         let variant = plan.variant().map(|variant| format!(" ({variant})")).unwrap_or_default();
@@ -62,6 +66,11 @@ impl Text<'_> {
         self.line(2, &format!("schedule  {schedule}"));
         self.line(2, &format!("fuse      {fuse}"));
         self.line(2, &format!("pdl       {}", if plan.fusion.pdl { "on" } else { "off" }));
+        match plan.fusion.repeat {
+            Repeat::Once => {}
+            Repeat::Unroll(steps) => self.line(2, &format!("repeat    {steps} steps per run, unrolled")),
+            Repeat::Loop(steps) => self.line(2, &format!("repeat    {steps} steps per run, in a loop")),
+        }
         self.line(
             2,
             &format!(
@@ -75,22 +84,30 @@ impl Text<'_> {
         );
     }
 
-    fn body(&mut self, body: &Body, indent: usize) {
+    fn body(&mut self, body: &'a Body, indent: usize) {
         let mut waits = self.waits.of(body);
         for &id in &body.units {
             let unit = &self.names.plan.units[id];
             let description = describe(&self.names, unit);
             self.line(0, "");
             self.line(indent, &unit.name);
-            self.line(indent + 2, &description.headline);
-            self.arguments(&description.arguments, indent + 4);
-            description.formulas.iter().for_each(|formula| self.line(indent + 4, formula));
+            match self.shown.get(&unit.node).filter(|shown| shown.1 == description.headline) {
+                Some((first, _)) => self.line(indent + 2, &format!("as {first}")),
+                None => self.details(&description, indent),
+            }
+            self.shown.entry(unit.node).or_insert_with(|| (&unit.name, description.headline));
             waits.remove(&id).unwrap_or_default().iter().for_each(|wait| self.line(indent + 2, &waiting(wait)));
             for (label, inner) in description.bodies {
                 self.line(indent + 2, &label);
                 self.body(inner, indent + 4);
             }
         }
+    }
+
+    fn details(&mut self, description: &Description<'_>, indent: usize) {
+        self.line(indent + 2, &description.headline);
+        self.arguments(&description.arguments, indent + 4);
+        description.formulas.iter().for_each(|formula| self.line(indent + 4, formula));
     }
 
     /// Columns are as wide as this unit needs.
@@ -110,7 +127,8 @@ impl Text<'_> {
         self.line(0, "");
         self.line(0, "counts");
         self.line(2, &format!("graphs    {}", counts.graphs));
-        self.line(2, &format!("launches  {} per step", counts.launches));
+        let per = if counts.steps == 1 { "step".to_owned() } else { format!("{} steps", counts.steps) };
+        self.line(2, &format!("launches  {} per {per}", counts.launches));
         let kinds: Vec<String> = counts.units.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let total: usize = counts.units.iter().map(|(_, count)| count).sum();
         self.line(2, &format!("units     {total}: {}", kinds.join(", ")));
