@@ -9,6 +9,9 @@ mod cost;
 #[path = "kernels/axpy.rs"]
 mod kernels;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "gpu/lanes.rs"]
+mod lanes;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/lifetime.rs"]
 mod lifetime;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
@@ -20,6 +23,9 @@ mod products;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/support.rs"]
 mod support;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "gpu/twins.rs"]
+mod twins;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -232,6 +238,33 @@ fn use_session(plan: StepPlan) -> Result<(), RuntimeError> {
     used
 }
 
+/// Two lanes, publications until both slots are in use and after, and results of both.
+fn use_lanes() -> Result<(), RuntimeError> {
+    let twins = twins::twins();
+    let mut session = twins.open(Device::Cuda { ordinal: 0 }, &FusionPlan::mega())?;
+    let mut used = Ok(());
+    // A failure is tried over, so that what it left behind is met.
+    for round in 0..8 {
+        let done = (|| {
+            session.set_by_name("scale", stepgraph::ir::ConstValue::F32(round as f32))?;
+            session.launch("train")?;
+            session.publish(twins::LINK)?;
+            let looked = session.launch("look")?;
+            let _ = session.try_publish(twins::LINK)?;
+            looked.wait(&mut session)?.read(twins.product)?;
+            session.read(twins.seen).map(drop)
+        })();
+        used = used.and(done);
+    }
+    if used.is_err() {
+        match session.wait() {
+            Ok(()) => say("usable again"),
+            Err(error) => say(&format!("dead: {}", text(&error))),
+        }
+    }
+    used
+}
+
 fn use_events() -> Result<(), CudaError> {
     let context = Context::primary(0)?;
     let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
@@ -252,7 +285,7 @@ fn scenario() {
     }
     let fused = FusionPlan { fuse: Fuse::All, ..FusionPlan::mega() };
     let plans = plans(&[FusionPlan::debug(), FusionPlan::phases(), fused]);
-    let used = plans.into_iter().try_for_each(use_session).map_err(|error| text(&error));
+    let used = plans.into_iter().try_for_each(use_session).and_then(|()| use_lanes()).map_err(|error| text(&error));
     match used.and_then(|()| use_events().map_err(|error| text(&error))) {
         Ok(()) => say("fine"),
         Err(error) => say(&format!("error: {error}")),
@@ -266,7 +299,14 @@ fn every_call_is_legal_and_nothing_is_left() {
     let outcome = child(&ALL, &["--exact", "scenario"], &[]);
     assert!(outcome.output.contains("standin: fine"), "{}", outcome.output);
     assert_eq!(outcome.complaints, Vec::<String>::new());
-    for call in ["cuGraphAddNode_v2", "cublasLtMatmul", "cuLaunchKernelEx", "cuGraphKernelNodeSetAttribute"] {
+    for call in [
+        "cuGraphAddNode_v2",
+        "cuMemcpyDtoDAsync_v2",
+        "cuStreamWaitEvent",
+        "cublasLtMatmul",
+        "cuLaunchKernelEx",
+        "cuGraphKernelNodeSetAttribute",
+    ] {
         assert!(outcome.calls.contains_key(call), "{call} was not reached: {:?}", outcome.calls);
     }
 }
@@ -365,6 +405,7 @@ fn gpu_tests_without_kernels_pass() {
         "cost::a_steady_step_is_one_copy_and_one_launch",
         "cost::a_phases_step_is_one_launch_per_phase",
         "cost::the_report_counts_what_was_built",
+        "lanes::an_epoch_with_publications_waits_for_nothing",
         "lifetime::everything_can_be_dropped_in_any_order",
         "lifetime::sessions_tickets_and_handles_are_dropped_in_any_order",
         "lifetime::a_hundred_builds_leave_nothing_behind",

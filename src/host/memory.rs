@@ -15,6 +15,21 @@ pub struct HostMemory {
     regions: [Vec<u128>; Region::ALL.len()],
 }
 
+/// A scratch region that waits for its turn: each lane has its own.
+#[derive(Clone, Debug, Default)]
+pub struct HostScratch(Vec<u128>);
+
+impl HostScratch {
+    /// Zeroed scratch that is large enough for each of these arenas.
+    ///
+    /// # Errors
+    /// [`HostError::OutOfMemory`].
+    pub fn for_arenas<'a>(arenas: impl IntoIterator<Item = &'a Arena>) -> Result<Self, HostError> {
+        let bytes = arenas.into_iter().map(|arena| arena.size(Region::Scratch)).max().unwrap_or(0);
+        zeroed(bytes).map(Self).ok_or(HostError::OutOfMemory { region: Region::Scratch.name(), bytes })
+    }
+}
+
 impl HostMemory {
     /// Zeroed memory that is large enough for each of these arenas.
     ///
@@ -63,6 +78,11 @@ impl HostMemory {
     /// Fills the scratch region with NaN, so that a read of what nobody wrote shows.
     pub fn poison_scratch(&mut self) {
         self.region_mut(Region::Scratch).fill(POISON);
+    }
+
+    /// Puts another scratch region in the place of the present one.
+    pub fn exchange_scratch(&mut self, other: &mut HostScratch) {
+        std::mem::swap(&mut self.regions[Region::Scratch as usize], &mut other.0);
     }
 
     pub(super) fn words(&self, region: Region) -> &[u32] {

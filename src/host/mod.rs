@@ -20,5 +20,5 @@ mod walk;
 
 pub use error::HostError;
 pub use executor::HostExecutor;
-pub use memory::HostMemory;
+pub use memory::{HostMemory, HostScratch};
 pub use philox::philox4x32;

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use super::backend::{Backend, Completion, Emitted, LaneLayout, LinkPlan, OpenOptions, Order, StopCell};
 use super::error::RuntimeError;
-use crate::host::{HostExecutor, HostMemory};
+use crate::host::{HostExecutor, HostMemory, HostScratch};
 use crate::plan::{Placement, Region, StepPlan};
 
 /// The CPU, as a device.
 pub(super) struct HostBackend {
     executors: Vec<HostExecutor>,
-    /// One inbox and one scratch do for all lanes, since launches never overlap.
+    /// One inbox does for all lanes, since launches never overlap; the scratch is that of the lane in turn.
     memory: HostMemory,
+    in_turn: usize,
+    /// The scratch of each lane; that of the lane in turn is in `memory`.
+    scratch: Vec<HostScratch>,
     lane_of: Vec<usize>,
     links: Vec<LinkPlan>,
     launches: u64,
@@ -38,9 +41,16 @@ pub(super) fn open(
     layout: &LaneLayout,
     options: &OpenOptions,
 ) -> Result<Box<dyn Backend>, RuntimeError> {
+    let scratch = |lane| {
+        let of_lane = plans.iter().zip(&layout.lane_of).filter(|&(_, &of)| of == lane && of != 0);
+        HostScratch::for_arenas(of_lane.map(|(plan, _)| plan.arena()))
+    };
+    let main = plans.iter().zip(&layout.lane_of).filter(|&(_, &of)| of == 0).map(|(plan, _)| plan.arena());
     Ok(Box::new(HostBackend {
         executors: plans.iter().map(HostExecutor::new).collect::<Result<_, _>>()?,
-        memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena))?,
+        memory: HostMemory::for_arenas(main)?,
+        in_turn: 0,
+        scratch: (0..layout.lanes).map(scratch).collect::<Result<_, _>>()?,
         lane_of: layout.lane_of.clone(),
         links: layout.links.clone(),
         launches: 0,
@@ -48,6 +58,15 @@ pub(super) fn open(
         poison: options.poison,
         timer: Instant::now(),
     }))
+}
+
+impl HostBackend {
+    /// Puts a lane's scratch in place.
+    fn turn_to(&mut self, lane: usize) {
+        self.memory.exchange_scratch(&mut self.scratch[self.in_turn]);
+        self.memory.exchange_scratch(&mut self.scratch[lane]);
+        self.in_turn = lane;
+    }
 }
 
 impl Backend for HostBackend {
@@ -60,20 +79,23 @@ impl Backend for HostBackend {
         Ok(())
     }
 
-    fn download(&mut self, from: Placement, into: &mut [u8], _order: Order) -> Result<(), RuntimeError> {
+    fn download(&mut self, from: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError> {
+        let (Order::After(lane) | Order::Settled(lane)) = order;
+        self.turn_to(lane);
         into.copy_from_slice(self.memory.bytes(from));
         Ok(())
     }
 
     fn launch(&mut self, plan: usize, inbox: Option<&[u8]>) -> Result<Completion, RuntimeError> {
+        let lane = self.lane_of[plan];
+        self.launches += 1;
+        self.turn_to(lane);
         if let Some(image) = inbox {
             self.memory.region_mut(Region::Inbox)[..image.len()].copy_from_slice(image);
         }
         if self.poison {
             self.memory.poison_scratch();
         }
-        let lane = self.lane_of[plan];
-        self.launches += 1;
         self.executors[plan].run(&mut self.memory, &self.stops[lane].0)?;
         Ok(Completion { lane, number: self.launches })
     }
