@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepgraph::Builder;
 use stepgraph::bench::{Agreement, BenchError, BenchOptions, Contender, bench};
 use stepgraph::ir::Init;
-use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
+use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::Device;
 
 const OPTIONS: BenchOptions = BenchOptions { checked: 3, warm_up: 1, rounds: 4, launches: 2, seed: 5 };
@@ -64,6 +64,40 @@ fn a_contender_that_differs_is_not_timed() {
     assert!((mismatch.relative - 0.5).abs() < 1e-6, "{mismatch:?}");
     assert!(report.contenders[1].timing.is_none());
     assert!(report.to_string().contains("not timed: `y` differs"), "{report}");
+}
+
+/// A step that counts and adds on the device, so that every step changes what the next one reads.
+fn counting(repeat: Repeat) -> StepPlan {
+    let mut p = Builder::new("counting");
+    let t = p.device_scalar("t", 0u32);
+    let sum = p.state::<f32>("sum", [64], Init::Zeros);
+    p.step("run", |s| {
+        s.phase("only", |f| {
+            f.set("tick", t, t + 1u32);
+            f.map_to("add", sum, sum * 0.5f32 + t.val().to_f32());
+        });
+    });
+    let program = p.build().expect("valid");
+    let fusion = FusionPlan::mega().repeated(repeat);
+    program.plan("run", &fusion, &Target::default(), &Tuning::default()).expect("plans")
+}
+
+/// Protects: plans of different numbers of steps per launch are compared after the same number of steps, and timed per step.
+#[test]
+fn repeated_plans_are_compared_step_by_step() {
+    let repeats = [Repeat::Once, Repeat::Unroll(4), Repeat::Loop(6)];
+    let contenders = repeats.map(|repeat| contender(&repeat.to_string(), counting(repeat)));
+    let report = bench::<BenchError>(Device::Host, &contenders, &OPTIONS, |_| Ok(()), |_| ()).expect("compares");
+    assert_eq!(report.checked, 12);
+    for (found, steps) in report.contenders.iter().zip([1, 4, 6]) {
+        assert_eq!(found.agreement, Agreement::BitEqual, "{}", found.name);
+        assert_eq!(found.cost.steps, steps);
+        assert!(found.timing.is_some_and(|timing| timing.step_us.low > 0.0), "{}", found.name);
+    }
+    assert!(report.to_string().contains(" / 4"), "{report}");
+    let never = [Repeat::Loop(1_048_575), Repeat::Loop(1_048_576)].map(|repeat| contender("x", counting(repeat)));
+    let refused = bench(Device::Host, &never, &OPTIONS, |_| Ok(()), |_| ());
+    assert!(matches!(refused, Err(BenchError::NoCommonSteps { .. })));
 }
 
 /// Protects: nothing to compare, and samples of nothing, are errors.

@@ -130,6 +130,38 @@ fn run_loads_launches_and_dumps() {
     assert!(auto.out.contains("(auto"), "{}", auto.out);
 }
 
+/// Protects: several steps per launch leave what as many single steps do; `--steps` counts steps, not launches.
+#[test]
+fn steps_are_counted_however_they_are_launched() {
+    let folder = folder(&[]);
+    let spec = SPEC.replace("[input]\nx", "[param]\nx").replace("x = [\"B\"]", "x = { shape = [\"B\"], init = 1.5 }");
+    std::fs::write(folder.path().join("fed.toml"), spec).expect("written");
+    let run = |more: &[&str]| {
+        let args = ["run", "fed.toml", "--step", "add", "--device", "host"];
+        let done = stepgraph(folder.path(), &[&args[..], more].concat());
+        assert_eq!(done.code, 0, "{}", done.err);
+        done.out
+    };
+    for (args, text) in [
+        (&["--steps", "12"][..], "plan mega: 12 launches in"),
+        (&["--steps", "12", "--unroll", "4"], "plan mega unroll 4: 3 launches of 4 steps in"),
+        (&["--steps", "12", "--loop", "6"], "plan mega loop 6: 2 launches of 6 steps in"),
+        (&["--loop", "12"], "plan mega loop 12: 1 launches of 12 steps in"),
+    ] {
+        let out = run(args);
+        for text in [text, "total = 36.0", "t = 12"] {
+            assert!(out.contains(text), "{text}: {out}");
+        }
+    }
+    let args = ["bench", "fed.toml", "--step", "add", "--device", "host", "--rounds", "2", "--launches", "2"];
+    let done = stepgraph(folder.path(), &[&args[..], &["--plans", "mega", "--unroll", "2,3", "--loop", "4"]].concat());
+    assert_eq!(done.code, 0, "{}", done.err);
+    for text in ["results of 12 steps compared", "mega unroll 3", "mega loop 4", " / 4"] {
+        assert!(done.out.contains(text), "{text}: {}", done.out);
+    }
+    assert_eq!(done.out.matches("bit-equal").count(), 4, "{}", done.out);
+}
+
 /// Protects: wrong data is exit code 1 with a reason, and a dump that was there stays as it was.
 #[test]
 fn wrong_data_overwrites_nothing() {
@@ -176,6 +208,12 @@ fn exit_codes_tell_usage_from_data() {
         &["run", "sums.toml"],
         &["run", "sums.toml", "--step", "add", "--steps", "0"],
         &["run", "sums.toml", "--step", "add", "--device", "tpu"],
+        &["lower", "sums.toml", "--step", "clear", "--unroll", "0"],
+        &["lower", "sums.toml", "--step", "clear", "--unroll", "2", "--loop", "2"],
+        &["lower", "sums.toml", "--step", "clear", "--plan", "phases", "--loop", "2"],
+        &["lower", "sums.toml", "--step", "clear", "--unroll", "4294967295"],
+        &["run", "sums.toml", "--step", "clear", "--device", "host", "--unroll", "3", "--steps", "4"],
+        &["bench", "sums.toml", "--step", "clear", "--device", "host", "--plans", "debug", "--loop", "2"],
     ] {
         assert_eq!(code(usage), 2, "{usage:?}");
     }
@@ -183,6 +221,7 @@ fn exit_codes_tell_usage_from_data() {
         &["check", "absent.toml"][..],
         &["check", "binary.toml"],
         &["check", "sums.toml", "--set", "B=0"],
+        &["lower", "sums.toml", "--step", "add", "--unroll", "2"],
         &["check", "sums.toml", "--set", "B=1099511627776"],
     ] {
         assert_eq!(code(data), 1, "{data:?}");

@@ -14,6 +14,14 @@ pub enum BenchError {
         /// Which option.
         what: &'static str,
     },
+    /// Contenders that make several steps per launch meet after a number of steps that all can make.
+    #[error(
+        "the contenders have made the same number of steps only after more than {limit}: take numbers of steps per launch that divide each other"
+    )]
+    NoCommonSteps {
+        /// The most steps that are made for comparing results.
+        limit: u32,
+    },
     /// A session failed.
     #[error("plan `{plan}`")]
     Session {

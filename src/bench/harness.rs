@@ -24,7 +24,7 @@ pub struct Contender {
 /// How a comparison is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchOptions {
-    /// Launches whose results are compared.
+    /// Steps after which results are compared; more where contenders of several steps per launch meet only later.
     pub checked: u32,
     /// Launches of each contender before samples count.
     pub warm_up: u32,
@@ -75,6 +75,7 @@ pub fn bench<E: From<BenchError>>(
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<BenchReport, E> {
     check_options(contenders, options)?;
+    let options = &BenchOptions { checked: common_steps(contenders, options.checked)?, ..*options };
     let mut entries: Vec<Entry<'_>> = Vec::with_capacity(contenders.len() + 1);
     let mut first = None;
     // The first contender runs against itself, too: that is the noise floor.
@@ -115,6 +116,31 @@ fn check_options(contenders: &[Contender], options: &BenchOptions) -> Result<(),
     }
 }
 
+/// The most steps that are made for comparing results.
+const COMMON_LIMIT: u32 = 1 << 20;
+
+/// The smallest number of steps, at least `wanted`, that is a whole number of launches of every contender.
+fn common_steps(contenders: &[Contender], wanted: u32) -> Result<u32, BenchError> {
+    let too_many = || BenchError::NoCommonSteps { limit: COMMON_LIMIT };
+    let common = contenders.iter().map(Contender::steps).try_fold(1u32, |common, steps| {
+        let shared = greatest_common_divisor(common, steps);
+        (common / shared).checked_mul(steps).filter(|&common| common <= COMMON_LIMIT)
+    });
+    let common = common.ok_or_else(too_many)?;
+    wanted.checked_next_multiple_of(common).ok_or_else(too_many)
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+impl Contender {
+    /// Steps that one launch makes.
+    fn steps(&self) -> u32 {
+        self.plan.fusion().repeat.steps().max(1)
+    }
+}
+
 /// Opens a session, loads its data, launches as often as is checked, and warms up.
 fn open<'a, E: From<BenchError>>(
     device: Device,
@@ -128,7 +154,7 @@ fn open<'a, E: From<BenchError>>(
     let mut session = session.map_err(&failed)?;
     let opened_in = start.elapsed();
     prepare(&mut session)?;
-    let (first_launch, contents) = check(&mut session, &contender.plan, options).map_err(&failed)?;
+    let (first_launch, contents) = check(&mut session, contender, options).map_err(&failed)?;
     let emitted = session.report().plans[0].emitted;
     let counts = Counts::of(&contender.plan);
     let cost = Cost {
@@ -138,7 +164,8 @@ fn open<'a, E: From<BenchError>>(
         graphs: emitted.graphs,
         nodes: emitted.nodes,
         edges: emitted.edges,
-        launches_per_step: emitted.launches,
+        launches: emitted.launches,
+        steps: contender.steps(),
         levels: counts.levels,
         arena_bytes: Region::ALL.iter().map(|&region| contender.plan.arena().size(region)).sum(),
     };
@@ -146,13 +173,18 @@ fn open<'a, E: From<BenchError>>(
     Ok((Entry { contender, session, cost, agreement: Agreement::BitEqual, device, submit, throughput }, contents))
 }
 
-/// The first launch's time, and the results after all launches that are compared; then the warm-up.
-fn check(session: &mut Session, plan: &StepPlan, options: &BenchOptions) -> Result<(Duration, Contents), RuntimeError> {
+/// The first launch's time, and the results after all steps that are compared; then the warm-up.
+fn check(
+    session: &mut Session,
+    contender: &Contender,
+    options: &BenchOptions,
+) -> Result<(Duration, Contents), RuntimeError> {
+    let plan = &contender.plan;
     let start = Instant::now();
     launch(session, plan)?;
     session.wait()?;
     let first_launch = start.elapsed();
-    for _ in 1..options.checked {
+    for _ in 1..options.checked / contender.steps() {
         launch(session, plan)?;
     }
     session.wait()?;
@@ -176,6 +208,7 @@ impl Entry<'_> {
     /// One launch alone for its time on the device, then several back to back.
     fn sample(&mut self, launches: u32) -> Result<(), RuntimeError> {
         let plan = &self.contender.plan;
+        let steps = f64::from(self.contender.steps());
         self.session.wait()?;
         let alone = self.session.time_on_device(|session| launch(session, plan))?;
         self.session.wait()?;
@@ -186,9 +219,9 @@ impl Entry<'_> {
         let submitted = start.elapsed();
         self.session.wait()?;
         let done = start.elapsed();
-        self.device.push(microseconds(alone));
-        self.submit.push(microseconds(submitted) / f64::from(launches));
-        self.throughput.push(microseconds(done) / f64::from(launches));
+        self.device.push(microseconds(alone) / steps);
+        self.submit.push(microseconds(submitted) / f64::from(launches) / steps);
+        self.throughput.push(microseconds(done) / f64::from(launches) / steps);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use super::statistics::{Spread, noise_between};
 pub struct BenchReport {
     /// The device.
     pub device: String,
-    /// Launches compared, warmed up with, samples, and launches of a sample.
+    /// Steps after which results were compared.
     pub checked: u32,
     /// Launches before samples counted.
     pub warm_up: u32,
@@ -55,22 +55,24 @@ pub struct Cost {
     pub nodes: usize,
     /// Edges of all graphs.
     pub edges: usize,
-    /// Calls that start work, per step.
-    pub launches_per_step: usize,
+    /// Calls that start work, for one launch of the plan.
+    pub launches: usize,
+    /// Steps that one launch of the plan makes.
+    pub steps: u32,
     /// Units that must follow one another.
     pub levels: u32,
     /// Bytes of all regions.
     pub arena_bytes: u64,
 }
 
-/// How fast a contender is, in microseconds.
+/// How fast a contender is, in microseconds per step: of a plan that makes several steps per launch, a launch divided by them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Timing {
-    /// From the start of one step alone to its end, on the device.
+    /// From the start of one launch alone to its end, on the device.
     pub device_us: Spread,
-    /// The host's time to launch one step.
+    /// The host's time to launch.
     pub submit_us: Spread,
-    /// One step of many back to back: what a training loop sees.
+    /// One launch of many back to back: what a training loop sees.
     pub step_us: Spread,
 }
 
@@ -118,7 +120,7 @@ impl fmt::Display for BenchReport {
         let Self { device, checked, warm_up, rounds, launches, .. } = self;
         writeln!(
             f,
-            "device {device}; results of {checked} steps compared; {rounds} samples of {launches} steps in random"
+            "device {device}; results of {checked} steps compared; {rounds} samples of {launches} launches in random"
         )?;
         writeln!(f, "order after {warm_up}; microseconds per step: median (5th to 95th percentile)")?;
         match self.noise {
@@ -154,7 +156,7 @@ impl fmt::Display for BenchReport {
                 cost.nodes.to_string(),
                 cost.edges.to_string(),
                 cost.levels.to_string(),
-                cost.launches_per_step.to_string(),
+                per_steps(cost),
                 format!("{mebibytes:.1}"),
                 format!("{:.2}", cost.plan_ms),
                 format!("{:.1}", cost.open_ms),
@@ -171,6 +173,11 @@ fn agreement(agreement: &Agreement) -> String {
         Agreement::Within(relative) => format!("within {relative:.1e}"),
         Agreement::Differs(_) => "differ".to_owned(),
     }
+}
+
+/// `1`, or `1 / 4` where one launch makes four steps.
+fn per_steps(Cost { launches, steps, .. }: Cost) -> String {
+    if steps == 1 { launches.to_string() } else { format!("{launches} / {steps}") }
 }
 
 fn spread(Spread { median, low, high }: Spread) -> String {

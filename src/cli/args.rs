@@ -57,6 +57,7 @@ pub(super) struct CheckArgs {
 #[command(after_help = "Examples:
   stepgraph lower step.toml
   stepgraph lower step.toml --step train --variant c51 --plan phases
+  stepgraph lower step.toml --step train --unroll 4
   stepgraph lower step.toml --step train --format dot | dot -Tsvg > train.svg
   stepgraph lower step.toml --format json | jq '.[].counts'")]
 pub(super) struct LowerArgs {
@@ -74,6 +75,7 @@ pub(super) struct LowerArgs {
 #[command(after_help = "Examples:
   stepgraph run step.toml
   stepgraph run step.toml --step train --steps 1000 --seed 7 --device cuda
+  stepgraph run step.toml --step train --steps 1000 --loop 100
   stepgraph run step.toml --inputs data.safetensors --dump result.safetensors
 
 --inputs holds tensors by the names of inputs, parameters, states and host scalars (one element each). --dump writes parameters,
@@ -86,9 +88,9 @@ pub(super) struct RunArgs {
     /// Where to run: auto (the GPU where a usable driver is found, the host otherwise), host, cuda or cuda:N.
     #[arg(long, default_value = "auto", value_parser = device)]
     pub(super) device: DeviceChoice,
-    /// How often the step is launched.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) steps: u64,
+    /// How many steps are made, one by default; with --unroll K or --loop K a multiple of K, and K by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: Option<u64>,
     /// The seed of random initial values.
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
@@ -105,10 +107,11 @@ pub(super) struct RunArgs {
 #[command(after_help = "Examples:
   stepgraph bench step.toml
   stepgraph bench step.toml --step train --plans debug,mega --device cuda --report out
+  stepgraph bench step.toml --step train --plans mega --unroll 4,16 --loop 16,100
   stepgraph bench step.toml --inputs data.safetensors
 
 Without --inputs, float inputs are random and integer inputs are 0; parameters and states have their initial values. --report writes
-table.txt and report.json.")]
+table.txt and report.json. All times are per step.")]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) spec: SpecArgs,
@@ -121,6 +124,12 @@ pub(super) struct BenchArgs {
     /// Plans to compare; the first one is the reference.
     #[arg(long, value_delimiter = ',', default_value = "debug,phases,mega", value_parser = FusionPlan::NAMES)]
     pub(super) plans: Vec<String>,
+    /// Also compares the plans that are one graph with K of its steps per launch, unrolled; several K may be given.
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) unroll: Vec<u32>,
+    /// Also compares the plans that are one graph with K of its steps per launch, in a loop; several K may be given.
+    #[arg(long = "loop", value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) looped: Vec<u32>,
     /// Where to run: auto (the GPU where a usable driver is found, the host otherwise), host, cuda or cuda:N.
     #[arg(long, default_value = "auto", value_parser = device)]
     pub(super) device: DeviceChoice,
@@ -163,6 +172,12 @@ pub(super) struct PlanArgs {
     /// How steps become launches.
     #[arg(long, default_value = "mega", value_parser = FusionPlan::NAMES)]
     pub(super) plan: String,
+    /// Steps of one launch, as so many copies of the step's nodes.
+    #[arg(long, value_name = "K", conflicts_with = "looped", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) unroll: Option<u32>,
+    /// Steps of one launch, as a loop on the device around the step; for plans with one graph.
+    #[arg(long = "loop", value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) looped: Option<u32>,
 }
 
 /// How a plan is printed.

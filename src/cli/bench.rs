@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use stepgraph::bench::{BenchOptions, BenchReport, Contender, Progress as Stage, bench};
 use stepgraph::ir::{DType, Program, Role};
-use stepgraph::plan::{Tuning, plan};
+use stepgraph::plan::{FusionPlan, Graphs, Repeat, Tuning, plan};
 use stepgraph::runtime::Session;
 
 use super::args::BenchArgs;
@@ -22,10 +22,10 @@ pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure>
     let (step, variant, target) =
         (run::step_of(&program, args.step.as_deref())?, args.variant.as_deref(), run::target(device));
     let mut contenders = Vec::with_capacity(args.plans.len());
-    for name in &args.plans {
-        let (fusion, start) = (lower::fusion(name)?, Instant::now());
+    for fusion in fusions(args)? {
+        let start = Instant::now();
         let plan = plan(&program, step, variant, &fusion, &target, &Tuning::default())?;
-        contenders.push(Contender { name: name.clone(), plan, planned_in: start.elapsed() });
+        contenders.push(Contender { name: fusion.name, plan, planned_in: start.elapsed() });
     }
     let BenchArgs { rounds, launches, seed, .. } = *args;
     let options = BenchOptions { rounds, launches, seed, ..BenchOptions::default() };
@@ -51,6 +51,23 @@ pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure>
         writeln!(out, "\nwrote table.txt and report.json to {}", folder.display())?;
     }
     Ok(())
+}
+
+/// The plans by name, then those that make several steps per launch.
+fn fusions(args: &BenchArgs) -> Result<Vec<FusionPlan>, Failure> {
+    let mut fusions: Vec<_> = args.plans.iter().map(|name| lower::fusion(name)).collect::<Result<_, _>>()?;
+    let single: Vec<_> = fusions.iter().filter(|fusion| fusion.graphs == Graphs::Mega).cloned().collect();
+    let unrolled = args.unroll.iter().map(|&steps| Repeat::Unroll(steps));
+    let repeats: Vec<_> = unrolled.chain(args.looped.iter().map(|&steps| Repeat::Loop(steps))).collect();
+    if single.is_empty() && !repeats.is_empty() {
+        return Err(Failure::usage(
+            "--unroll and --loop repeat plans with one graph: name one, such as mega, in --plans",
+        ));
+    }
+    for fusion in single {
+        fusions.extend(repeats.iter().map(|&repeat| fusion.clone().repeated(repeat)));
+    }
+    Ok(fusions)
 }
 
 /// Writes random floats into float inputs: a step on zeros can be faster than on any data.

@@ -100,7 +100,11 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let asked_wrongly = matches!(
             error,
-            PlanError::UnknownStep { .. } | PlanError::UnknownVariant { .. } | PlanError::VariantNeeded { .. }
+            PlanError::UnknownStep { .. }
+                | PlanError::UnknownVariant { .. }
+                | PlanError::VariantNeeded { .. }
+                | PlanError::LoopOfParts { .. }
+                | PlanError::TooManyUnits { .. }
         );
         Self::plain(if asked_wrongly { Self::USAGE } else { Self::PROGRAM }, &error)
     }

@@ -2,17 +2,17 @@
 
 use std::io::Write;
 
-use stepgraph::plan::{FusionPlan, PlanError, StepPlan, Target, Tuning, plan};
+use stepgraph::plan::{FusionPlan, PlanError, Repeat, StepPlan, Target, Tuning, plan};
 use stepgraph::valid::ValidProgram;
 
-use super::args::{Format, LowerArgs};
+use super::args::{Format, LowerArgs, PlanArgs};
 use super::check;
 use super::failure::Failure;
 
 /// Prints plans.
 pub(super) fn run(args: &LowerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let program = check::read(&args.spec)?;
-    let fusion = fusion(&args.plan.plan)?;
+    let fusion = repeated(&args.plan)?;
     let (step, variant) = (args.plan.step.as_deref(), args.plan.variant.as_deref());
     let plans = plans_of(&program, step, variant, &fusion, &Target::default())?;
     match args.format {
@@ -33,6 +33,16 @@ pub(super) fn run(args: &LowerArgs, out: &mut impl Write) -> Result<(), Failure>
 /// The plan of this name; the grammar has refused all others.
 pub(super) fn fusion(name: &str) -> Result<FusionPlan, Failure> {
     FusionPlan::named(name).ok_or_else(|| Failure::usage(format_args!("there is no plan `{name}`")))
+}
+
+/// The plan that is asked for, with the steps of one launch.
+pub(super) fn repeated(args: &PlanArgs) -> Result<FusionPlan, Failure> {
+    let repeat = match (args.unroll, args.looped) {
+        (Some(steps), _) => Repeat::Unroll(steps),
+        (None, Some(steps)) => Repeat::Loop(steps),
+        (None, None) => Repeat::Once,
+    };
+    Ok(fusion(&args.plan)?.repeated(repeat))
 }
 
 /// The plans of one step or all, in one variant or all.

@@ -24,22 +24,26 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
     let program = check::read(&args.spec)?;
     let (device, why) = choose(args.device);
     let plan = plan_of(args, &program, device)?;
+    let launches = launches(args, &plan)?;
     let mut session = Session::builder().seed(args.seed).open(device, [plan])?;
     if let Some(path) = &args.inputs {
         tensors::load(&mut session, program.program(), path)?;
     }
     writeln!(out, "device {}{why}", session.report().device)?;
     let start = Instant::now();
-    launch(&mut session, args)?;
+    launch(&mut session, args, launches)?;
     let seconds = start.elapsed().as_secs_f64();
     let plan = &session.plans()[0];
     let variant = plan.variant().map(|variant| format!(", variant `{variant}`")).unwrap_or_default();
+    let of = match plan.fusion().repeat.steps() {
+        1 => String::new(),
+        steps => format!(" of {steps} steps"),
+    };
     writeln!(
         out,
-        "step `{}`{variant}, plan {}: {} launches in {seconds:.3} s",
+        "step `{}`{variant}, plan {}: {launches} launches{of} in {seconds:.3} s",
         plan.step_name(),
-        args.plan.plan,
-        args.steps
+        plan.fusion().name
     )?;
     let results = tensors::collect(&mut session, program.program())?;
     let step = session.plans()[0].step();
@@ -67,7 +71,7 @@ pub(super) fn choose(choice: DeviceChoice) -> (Device, String) {
 /// The plan of the step that is asked for, or of the only one, for the device that is there.
 fn plan_of(args: &RunArgs, program: &ValidProgram, device: Device) -> Result<StepPlan, Failure> {
     let step = step_of(program, args.plan.step.as_deref())?;
-    let fusion = lower::fusion(&args.plan.plan)?;
+    let fusion = lower::repeated(&args.plan)?;
     Ok(plan(program, step, args.plan.variant.as_deref(), &fusion, &target(device), &Tuning::default())?)
 }
 
@@ -95,10 +99,21 @@ pub(super) fn target(device: Device) -> Target {
     })
 }
 
-fn launch(session: &mut Session, args: &RunArgs) -> Result<(), Failure> {
+/// How many launches make the steps that are asked for.
+fn launches(args: &RunArgs, plan: &StepPlan) -> Result<u64, Failure> {
+    let each = u64::from(plan.fusion().repeat.steps());
+    let steps = args.steps.unwrap_or(each);
+    if !steps.is_multiple_of(each) {
+        let message = format_args!("{steps} steps are no whole number of launches of {each} steps: change --steps");
+        return Err(Failure::usage(message));
+    }
+    Ok(steps / each)
+}
+
+fn launch(session: &mut Session, args: &RunArgs, launches: u64) -> Result<(), Failure> {
     let (step, variant) = (session.plans()[0].step_name().to_owned(), args.plan.variant.as_deref());
-    let mut progress = Progress::new(args.steps);
-    for _ in 0..args.steps {
+    let mut progress = Progress::new(launches);
+    for _ in 0..launches {
         match variant {
             Some(variant) => session.launch_variant(&step, variant)?,
             None => session.launch(&step)?,
