@@ -11,7 +11,7 @@ mod repeat;
 
 use crate::entity::{NodeId, StepId};
 use crate::ir::{Diagnostics, Program};
-use crate::valid::{ValidProgram, validate};
+use crate::valid::{ValidProgram, validate_rewrite};
 use edit::Rewrite;
 
 /// The passes that a plan can name, in the order in which they run.
@@ -84,6 +84,6 @@ fn apply(
     let Some(rewrite) = pass(program.program(), step) else { return Ok(program) };
     let mut origins = program.origins().clone();
     origins.renumber(step, |node: NodeId| rewrite.renumbered[node]);
-    validate(rewrite.program, origins, program.host_fns().clone())
+    validate_rewrite(rewrite.program, origins, &program)
         .map_err(|diagnostics| PassError::BrokenResult { pass: name, diagnostics })
 }

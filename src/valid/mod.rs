@@ -40,6 +40,8 @@ struct Inner {
     origins: Origins,
     host_fns: HostFns,
     facts: Facts,
+    /// The program that passes made this one from.
+    declared: Option<ValidProgram>,
 }
 
 /// What validation found out about each node, and each kernel's symbols.
@@ -65,6 +67,11 @@ impl ValidProgram {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.inner.program
+    }
+
+    /// The program as it was declared, before any pass.
+    pub fn declared(&self) -> &Self {
+        self.inner.declared.as_ref().unwrap_or(self)
     }
 
     /// Where its parts were written.
@@ -108,6 +115,23 @@ impl ValidProgram {
 /// All broken rules at once, in program order. A node that breaks a rule is taken to write what it would, so that one error does
 /// not cause others.
 pub fn validate(program: Program, origins: Origins, host_fns: HostFns) -> Result<ValidProgram, Diagnostics> {
+    check(program, origins, host_fns, None)
+}
+
+/// Checks a program that was made from a valid one, which it remembers.
+///
+/// # Errors
+/// As [`validate`].
+pub fn validate_rewrite(program: Program, origins: Origins, of: &ValidProgram) -> Result<ValidProgram, Diagnostics> {
+    check(program, origins, of.host_fns().clone(), Some(of.declared().clone()))
+}
+
+fn check(
+    program: Program,
+    origins: Origins,
+    host_fns: HostFns,
+    declared: Option<ValidProgram>,
+) -> Result<ValidProgram, Diagnostics> {
     let mut report = Report::new(&origins);
     names::check(&program, &mut report);
     shapes::check(&program, &mut report);
@@ -117,7 +141,7 @@ pub fn validate(program: Program, origins: Origins, host_fns: HostFns) -> Result
     }
     match report.finish() {
         Some(diagnostics) => Err(diagnostics),
-        None => Ok(ValidProgram { inner: Arc::new(Inner { program, origins, host_fns, facts }) }),
+        None => Ok(ValidProgram { inner: Arc::new(Inner { program, origins, host_fns, facts, declared }) }),
     }
 }
 
