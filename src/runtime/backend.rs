@@ -123,6 +123,11 @@ pub(crate) trait Backend {
     /// Reads bytes. `into` is as long as the placement. Waits for nothing but what `order` says.
     fn download(&mut self, from: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError>;
 
+    /// Keeps the bytes of these placements as they are after all launches of the main lane so far, in the order of `pieces`. Never
+    /// blocks, and later launches may change the memory at once. Never called for the inbox, for outputs, or for what another
+    /// lane writes.
+    fn snapshot(&mut self, pieces: &[Placement]) -> Result<Box<dyn SnapshotReader>, RuntimeError>;
+
     /// Launches the plan of this index in the list that the backend was opened with, on its lane.
     ///
     /// `inbox` is the whole region, where it has changed since the lane's last launch; the bytes may be reused on return.
@@ -170,6 +175,12 @@ pub(crate) trait Backend {
     fn raw(&self, _plan: usize) -> Option<RawHandles> {
         None
     }
+}
+
+/// The bytes that a snapshot kept, read once and on any thread.
+pub(crate) trait SnapshotReader: Send {
+    /// The next bytes, of each piece in turn and never of two; `None` behind the last. Waits for the device.
+    fn next(&mut self) -> Result<Option<&[u8]>, RuntimeError>;
 }
 
 /// A `u32` that loops read between iterations, possibly while they run on another thread or device.

@@ -4,7 +4,7 @@ use crate::entity::{BufferId, ScalarId, SecondaryMap};
 use crate::ir::{Resource, node_accesses};
 use crate::plan::StepPlan;
 
-/// A point in a session's life: launches, loads and resets each take one.
+/// A point in a session's life: launches, loads, resets and resumes each take one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Moment(pub(super) u64);
 
@@ -14,6 +14,7 @@ pub(super) struct History {
     plans: Vec<PlanHistory>,
     loaded: SecondaryMap<BufferId, Moment>,
     reset: Moment,
+    resumed: Moment,
     now: Moment,
     last_plan: Option<usize>,
 }
@@ -42,6 +43,7 @@ pub(super) enum Overwriter {
     Launch(usize),
     Load,
     Reset,
+    Resume,
 }
 
 impl History {
@@ -51,6 +53,7 @@ impl History {
             plans: plans.iter().zip(lane_of).map(|(plan, &lane)| PlanHistory::new(plan, lane)).collect(),
             loaded: SecondaryMap::new(),
             reset: Moment(0),
+            resumed: Moment(0),
             now: Moment(0),
             last_plan: None,
         }
@@ -77,9 +80,13 @@ impl History {
         self.reset = self.tick();
     }
 
-    /// The plan that was launched last, where nothing has been reset since.
+    pub(super) fn was_resumed(&mut self) {
+        self.resumed = self.tick();
+    }
+
+    /// The plan that was launched last, where nothing has been reset or resumed since.
     pub(super) fn last_plan(&self) -> Option<usize> {
-        self.last_plan.filter(|&plan| self.plans[plan].last > self.reset)
+        self.last_plan.filter(|&plan| self.plans[plan].last > self.reset.max(self.resumed))
     }
 
     /// Whether a plan writes the memory.
@@ -94,6 +101,9 @@ impl History {
     pub(super) fn overwriter(&self, launched: usize, since: Moment, memory: Memory) -> Option<Overwriter> {
         if self.reset > since {
             return Some(Overwriter::Reset);
+        }
+        if self.resumed > since {
+            return Some(Overwriter::Resume);
         }
         if matches!(memory, Memory::Buffer(buffer) if self.loaded[buffer] > since) {
             return Some(Overwriter::Load);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, Completion, Emitted, LaneLayout, LinkPlan, OpenOptions, Order, StopCell};
+use super::backend::{
+    Backend, Completion, Emitted, LaneLayout, LinkPlan, OpenOptions, Order, SnapshotReader, StopCell,
+};
 use super::error::RuntimeError;
 use crate::host::{HostExecutor, HostMemory, HostScratch};
 use crate::plan::{Placement, Region, StepPlan};
@@ -32,6 +34,19 @@ struct HostStop(AtomicBool);
 impl StopCell for HostStop {
     fn set(&self, stop: bool) {
         self.0.store(stop, Ordering::Relaxed);
+    }
+}
+
+/// Copies of the pieces, made at once.
+struct HostSnapshot {
+    pieces: Vec<Vec<u8>>,
+    next: usize,
+}
+
+impl SnapshotReader for HostSnapshot {
+    fn next(&mut self) -> Result<Option<&[u8]>, RuntimeError> {
+        self.next += 1;
+        Ok(self.pieces.get(self.next - 1).map(Vec::as_slice))
     }
 }
 
@@ -84,6 +99,11 @@ impl Backend for HostBackend {
         self.turn_to(lane);
         into.copy_from_slice(self.memory.bytes(from));
         Ok(())
+    }
+
+    fn snapshot(&mut self, pieces: &[Placement]) -> Result<Box<dyn SnapshotReader>, RuntimeError> {
+        let pieces = pieces.iter().map(|&piece| self.memory.bytes(piece).to_vec()).collect();
+        Ok(Box::new(HostSnapshot { pieces, next: 0 }))
     }
 
     fn launch(&mut self, plan: usize, inbox: Option<&[u8]>) -> Result<Completion, RuntimeError> {

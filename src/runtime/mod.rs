@@ -4,6 +4,7 @@
 //! the caller waits, reads or loads, never moves memory, and never changes a plan.
 
 mod backend;
+pub mod checkpoint;
 mod cuda;
 mod device;
 mod error;
@@ -19,6 +20,7 @@ mod ticket;
 mod values;
 
 pub use backend::{Emitted, Lap, RawHandles};
+pub use checkpoint::{CheckpointError, CheckpointFolder, CheckpointTicket};
 pub use device::Device;
 pub use error::RuntimeError;
 pub use link::{Link, Publish};

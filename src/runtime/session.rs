@@ -8,6 +8,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use super::backend::{Backend, Completion, LaneLayout, Lent, OpenOptions, RawHandles};
+use super::checkpoint::Checkpoints;
 use super::cuda;
 use super::device::Device;
 use super::error::RuntimeError;
@@ -55,6 +56,8 @@ const ZERO_PIECE: u64 = 16 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Session {
+    /// Dropped first: what is being written is finished while the device is there.
+    pub(super) checkpoints: Checkpoints,
     pub(super) id: u64,
     pub(super) backend: Box<dyn Backend>,
     pub(super) plans: Vec<StepPlan>,
@@ -65,10 +68,10 @@ pub struct Session {
     pub(super) history: History,
     pub(super) lanes: Lanes,
     links: Vec<String>,
-    seed: u64,
+    pub(super) seed: u64,
     /// Each lane's last launch.
     last: Vec<Option<Completion>>,
-    launches: u64,
+    pub(super) launches: u64,
     inbox_copies: u64,
 }
 
@@ -178,6 +181,7 @@ impl SessionBuilder {
         };
         let inbox = vec![0; plans[0].arena().size(Region::Inbox) as usize];
         let mut session = Session {
+            checkpoints: Checkpoints::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             backend,
             history: History::new(&plans, lanes.of_plans()),

@@ -164,6 +164,7 @@ impl Session {
             Some(Overwriter::Launch(plan)) => format!("a later launch of {}", self.plan_name(plan)),
             Some(Overwriter::Load) => "a load".to_owned(),
             Some(Overwriter::Reset) => "a reset".to_owned(),
+            Some(Overwriter::Resume) => "a resume from a checkpoint".to_owned(),
         };
         Err(RuntimeError::Superseded { name: name(), launch: ticket.launch(), by })
     }

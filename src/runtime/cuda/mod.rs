@@ -7,6 +7,7 @@
 mod flights;
 mod link;
 mod ring;
+mod snapshot;
 mod transfer;
 
 use std::error::Error;
@@ -16,9 +17,12 @@ use std::time::{Duration, Instant};
 use flights::Flights;
 use link::DeviceLink;
 use ring::Ring;
+use snapshot::SnapshotMemory;
 use transfer::Transfers;
 
-use super::backend::{Backend, Completion, Emitted, LaneLayout, Lap, Lent, OpenOptions, Order, RawHandles, StopCell};
+use super::backend::{
+    Backend, Completion, Emitted, LaneLayout, Lap, Lent, OpenOptions, Order, RawHandles, SnapshotReader, StopCell,
+};
 use super::error::RuntimeError;
 use crate::cuda::nvrtc::Nvrtc;
 use crate::cuda::{Context, CudaError, Event, Stream, UserMemory};
@@ -34,6 +38,8 @@ struct CudaBackend {
     executables: Vec<Executable>,
     links: Vec<DeviceLink>,
     transfers: Transfers,
+    /// Where snapshots are kept; taken when the first one is.
+    snapshots: Option<Arc<SnapshotMemory>>,
     lanes: Vec<CudaLane>,
     /// The lane of each executable.
     lane_of: Vec<usize>,
@@ -100,6 +106,7 @@ pub(super) fn open(
     let links = layout.links.iter().map(link).collect::<Result<_, _>>().map_err(taking)?;
     Ok(Box::new(CudaBackend {
         transfers: Transfers::new(&context).map_err(|error| failed("making the stream of loads and reads", error))?,
+        snapshots: None,
         context,
         executables,
         links,
@@ -280,6 +287,16 @@ impl Backend for CudaBackend {
                 }
                 let address = backend.lanes[lane].memory.address(from);
                 backend.transfers.download(address, into)
+            },
+        )
+    }
+
+    fn snapshot(&mut self, pieces: &[Placement]) -> Result<Box<dyn SnapshotReader>, RuntimeError> {
+        self.guarded(
+            |_| "copying the state for a checkpoint".to_owned(),
+            |backend| {
+                let CudaLane { lane, memory, .. } = &backend.lanes[0];
+                snapshot::take(&mut backend.snapshots, pieces, memory, lane.stream())
             },
         )
     }
