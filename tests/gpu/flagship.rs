@@ -306,7 +306,7 @@ fn replay_kernels_agree() {
 
 // ---- the step as a whole ------------------------------------------------------------------------------------------------
 
-fn system(atoms: u32) -> (ValidProgram, Dqn) {
+pub(crate) fn system(atoms: u32) -> (ValidProgram, Dqn) {
     let hyper = Hyper {
         batch: 33,
         observation: 17,
@@ -333,8 +333,8 @@ fn system(atoms: u32) -> (ValidProgram, Dqn) {
     (p.build().unwrap_or_else(|errors| panic!("{errors}")), dqn)
 }
 
-/// So many steps on a full buffer of random transitions; everything that is left.
-fn after_steps(
+/// So many steps, a whole number of launches, on a full buffer of random transitions; everything that is left.
+pub(crate) fn after_steps(
     steps: u32,
     device: Device,
     (program, dqn): &(ValidProgram, Dqn),
@@ -342,7 +342,7 @@ fn after_steps(
     fusion: &FusionPlan,
 ) -> Memory {
     let made = program.plan_variant("train", variant, fusion, &target(), &Tuning::default()).expect("it plans");
-    let filled = plan(program, "filled", fusion);
+    let filled = plan(program, "filled", &FusionPlan::mega());
     let mut session = Session::builder().seed(4).open(device, [made, filled]).expect("it opens");
     session.launch("filled").expect("it launches");
     let replay = dqn.replay.expect("a replay buffer");
@@ -360,7 +360,7 @@ fn after_steps(
         session.load(layer.0.w, &w).expect("state");
         session.load(layer.0.b, &b).expect("state");
     }
-    for _ in 0..steps {
+    for _ in 0..steps / fusion.repeat.steps() {
         session.launch_variant("train", variant).expect("it launches");
     }
     session.wait().expect("it runs");

@@ -40,6 +40,7 @@ mod network;
 mod nodes;
 mod products;
 mod random;
+mod repeat;
 mod replay;
 mod support;
 mod trading;

@@ -13,7 +13,7 @@ use crate::support::{Memory, device, fill, target};
 /// Programs of one run.
 const CASES: usize = 60;
 
-fn programs() -> Vec<ValidProgram> {
+pub(crate) fn programs() -> Vec<ValidProgram> {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[5; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     (0..CASES)
@@ -42,14 +42,14 @@ fn plans(program: &ValidProgram, fusion: &FusionPlan) -> Vec<StepPlan> {
     forms.map(|form| plan(form).unwrap_or_else(|error| panic!("it plans: {error}"))).collect()
 }
 
-/// Two rounds of every step and variant; `None` where the host finds a broken scatter promise, which a device does not check.
-fn leaves(device: Device, program: &ValidProgram, fusion: &FusionPlan) -> Option<Memory> {
+/// Two rounds of every step and variant, each launched so often; `None` where the host finds a broken scatter promise, which a device does not check.
+pub(crate) fn leaves(device: Device, program: &ValidProgram, fusion: &FusionPlan, launches: usize) -> Option<Memory> {
     let plans = plans(program, fusion);
     let forms: Vec<_> =
         plans.iter().map(|plan| (plan.step_name().to_owned(), plan.variant().map(str::to_owned))).collect();
     let mut session = Session::open(device, plans).unwrap_or_else(|error| panic!("it opens: {error:?}"));
     fill(&mut session, program.program(), 2);
-    for (step, variant) in forms.iter().chain(&forms) {
+    for (step, variant) in forms.iter().chain(&forms).flat_map(|form| std::iter::repeat_n(form, launches)) {
         let launched = match variant {
             Some(variant) => session.launch_variant(step, variant),
             None => session.launch(step),
@@ -100,10 +100,10 @@ fn random_programs_agree_across_plans_and_with_the_host() {
     let Some(device) = device() else { return };
     let (mut compared, mut exact) = (0, 0);
     for (case, program) in programs().iter().enumerate() {
-        let Some(host) = leaves(Device::Host, program, &FusionPlan::debug()) else { continue };
-        let debug = leaves(device, program, &FusionPlan::debug()).expect("the host ran it");
+        let Some(host) = leaves(Device::Host, program, &FusionPlan::debug(), 1) else { continue };
+        let debug = leaves(device, program, &FusionPlan::debug(), 1).expect("the host ran it");
         for fusion in [FusionPlan::phases(), FusionPlan::mega()] {
-            let other = leaves(device, program, &fusion).expect("the host ran it");
+            let other = leaves(device, program, &fusion, 1).expect("the host ran it");
             debug.assert_same(&other, &format!("case {case}: debug and {}", fusion.name));
         }
         compared += 1;

@@ -1,0 +1,220 @@
+//! Several steps per launch: unrolled and looped plans leave the bits of single launches, in one launch, and loops can be stopped.
+
+use std::time::{Duration, Instant};
+
+use stepgraph::Builder;
+use stepgraph::builder::{Bound, normal};
+use stepgraph::cuda::calls;
+use stepgraph::ir::{Init, Origins, Role, ScatterRule};
+use stepgraph::plan::{FusionPlan, Repeat};
+use stepgraph::runtime::{Device, Session};
+use stepgraph::valid::{ValidProgram, validate};
+
+use crate::flagship::{after_steps, system};
+use crate::random::{leaves, programs};
+use crate::support::{Memory, device, fill, plan, real_device};
+
+/// Steps of one launch.
+const STEPS: u32 = 4;
+
+fn mega(repeat: Repeat) -> FusionPlan {
+    FusionPlan::mega().repeated(repeat)
+}
+
+/// Every way of making so many steps in one launch.
+fn repeats(steps: u32) -> [FusionPlan; 4] {
+    let unroll = Repeat::Unroll(steps);
+    [
+        FusionPlan::debug().repeated(unroll),
+        FusionPlan::phases().repeated(unroll),
+        mega(unroll),
+        mega(Repeat::Loop(steps)),
+    ]
+}
+
+/// A step that makes its own data and holds every kind of node: products, a reduction in two parts, memcpy and memset nodes, some
+/// on an output in the host's memory, branches, a switch, and a loop that ends on its flag.
+fn everything() -> ValidProgram {
+    let mut p = Builder::new("everything");
+    let scale = p.host_scalar("scale", 0.5f32);
+    let seed = p.host_scalar("seed", 3u32);
+    let t = p.device_scalar("t", 0u32);
+    let [odd, third, index, until, rounds] =
+        ["odd", "third", "index", "until", "rounds"].map(|name| p.device_scalar(name, 0u32));
+    let energy = p.device_scalar("energy", 0f32);
+    let w = p.param::<f32>("w", [48, 32], Init::Uniform { bound: 0.2 });
+    let long = p.state::<f32>("long", [100_000], Init::Constant(0.25));
+    let kept = p.state::<f32>("kept", [64, 32], Init::Zeros);
+    let trace = p.state::<u32>("trace", [64], Init::Zeros);
+    let product = p.output::<f32>("product", [64, 48]);
+    let columns = p.output::<f32>("columns", [64, 8]);
+    p.step("run", |s| {
+        let x = s.phase("draw", |f| {
+            f.set("tick", t, t + 1u32);
+            f.map_over::<f32>("x", [64, 32], normal(seed, t, 0) * scale)
+        });
+        s.phase("compute", |f| {
+            f.gemm("product", x.nt(w)).to(product);
+            let back = f.gemm("back", product.tn(x)).done();
+            f.map_to("learn", w, w - back * 1e-3f32);
+            f.map_to("grow", long, long * 1.0625f32 + t.val().to_f32());
+            f.sum("energy", &[0], long * 1e-6f32).to_scalar(energy);
+        });
+        s.phase("move", |f| {
+            f.copy("whole", x, kept);
+            f.fill("words", columns, 1.0);
+            f.copy("some", x.cols(0..4), columns.cols(2..6));
+            f.fill("stripe", kept.cols(8..12), 2.0);
+        });
+        s.phase("control", |f| {
+            f.set("parity", odd, t % 2u32);
+            f.set("turn", third, t % 3u32);
+            f.when_else(
+                "either",
+                odd,
+                |b| b.fill("clear", kept.rows(0..8), 0.0),
+                |b| {
+                    b.map_to("double", kept, kept * 2.0f32);
+                },
+            );
+            f.switch(
+                "which",
+                third,
+                &mut [&mut |b| b.fill("zero", kept.rows(8..9), 5.0), &mut |b| {
+                    b.copy("one", kept.rows(16..24), kept.rows(24..32))
+                }],
+            );
+            f.repeat("loop", Bound::Const(5), Some(index), Some(until), |b| {
+                b.set("count", rounds, rounds + 1u32);
+                b.map_node("note")
+                    .over([1])
+                    .scatter(trace, [((t * 5u32 + index) % 64u32).into()], ScatterRule::Unique, t + index)
+                    .done();
+                b.set("end", until, index.val().equal(odd + 1u32).to_u32());
+            });
+        });
+    });
+    p.build().expect("valid")
+}
+
+/// What is left after `launches` launches, and what the last ticket read.
+fn launched(device: Device, program: &ValidProgram, fusion: &FusionPlan, launches: u32) -> Memory {
+    let mut session = Session::open(device, [plan(program, "run", fusion)])
+        .unwrap_or_else(|error| panic!("{} opens: {error:?}", fusion.name));
+    fill(&mut session, program.program(), 6);
+    for _ in 0..launches {
+        session.launch("run").unwrap_or_else(|error| panic!("{} launches: {error:?}", fusion.name));
+    }
+    session.wait().unwrap_or_else(|error| panic!("{} runs: {error:?}", fusion.name));
+    Memory::of(&mut session, program.program())
+}
+
+/// Protects: a step with every kind of node, several times per launch and over three replays, leaves the bits of single launches.
+#[test]
+fn every_kind_of_node_repeats() {
+    let Some(device) = device() else { return };
+    let program = everything();
+    let single = launched(device, &program, &FusionPlan::mega(), 3 * STEPS);
+    assert_eq!(single.words("t"), [3 * STEPS]);
+    for fusion in repeats(STEPS) {
+        single.assert_same(&launched(device, &program, &fusion, 3), &fusion.name);
+    }
+    for repeat in [Repeat::Unroll(1), Repeat::Loop(1)] {
+        single.assert_same(&launched(device, &program, &mega(repeat), 3 * STEPS), &repeat.to_string());
+    }
+}
+
+/// Protects: combinations that nobody wrote down: random programs without inputs leave the same bits however often a launch runs
+/// their steps.
+#[test]
+fn random_programs_repeat() {
+    let Some(device) = device() else { return };
+    let mut compared = 0;
+    for (case, program) in programs().into_iter().take(20).enumerate() {
+        let (mut device_made, host_fns) = (program.program().clone(), program.host_fns().clone());
+        for buffer in device_made.buffers.values_mut().filter(|buffer| buffer.role == Role::Input) {
+            buffer.role = Role::State;
+        }
+        let program = validate(device_made, Origins::default(), host_fns).expect("state can be read like an input");
+        // A host run finds broken scatter promises, whose results mean nothing.
+        if leaves(Device::Host, &program, &FusionPlan::debug(), 3).is_none() {
+            continue;
+        }
+        let single = leaves(device, &program, &FusionPlan::mega(), 3).expect("the host ran it");
+        for fusion in [mega(Repeat::Unroll(3)), mega(Repeat::Loop(3))] {
+            let found = leaves(device, &program, &fusion, 1).expect("the host ran it");
+            single.assert_same(&found, &format!("case {case}: {}", fusion.name));
+        }
+        compared += 1;
+    }
+    assert!(compared >= 10, "only {compared} programs ran");
+}
+
+/// Protects: the flagship's training step, drawing from its replay buffer, leaves the same bits after 100 steps in 5 or 100 launches.
+#[test]
+fn the_flagship_repeats() {
+    let Some(device) = device() else { return };
+    for atoms in [1, 11] {
+        let system = system(atoms);
+        for variant in system.1.hyper.variants() {
+            let single = after_steps(100, device, &system, variant, &FusionPlan::mega());
+            for repeat in [Repeat::Unroll(4), Repeat::Loop(20), Repeat::Loop(100)] {
+                let found = after_steps(100, device, &system, variant, &mega(repeat));
+                single.assert_same(&found, &format!("{variant} under {repeat}"));
+            }
+        }
+    }
+}
+
+/// Protects: one launch of several steps is one graph launch, with one copy where a host value changed, and its ticket reads the last
+/// step.
+#[test]
+fn several_steps_are_one_launch() {
+    let Some(device) = real_device() else { return };
+    let program = everything();
+    for repeat in [Repeat::Unroll(STEPS), Repeat::Loop(STEPS)] {
+        let mut session = Session::open(device, [plan(&program, "run", &mega(repeat))]).expect("it opens");
+        session.launch("run").expect("it launches");
+        session.wait().expect("it runs");
+        let before = calls::snapshot();
+        for launch in 0..10u16 {
+            session
+                .set_by_name("scale", stepgraph::ir::ConstValue::F32(f32::from(launch) * 0.125))
+                .expect("a host scalar");
+            session.launch("run").expect("it launches");
+        }
+        let made = calls::since(&before);
+        session.wait().expect("it runs");
+        assert_eq!(made.get("cuGraphLaunch"), Some(&10), "{repeat}");
+        assert_eq!(made.get("cuMemcpyHtoDAsync_v2"), Some(&10), "{repeat}");
+        assert_eq!(made.get("cuLaunchKernelEx"), None, "{repeat}");
+        let t = session.read_scalar_by_name("t").expect("a scalar");
+        assert_eq!(t, stepgraph::ir::ConstValue::U32(11 * STEPS), "{repeat}");
+    }
+}
+
+/// Protects: the host can end a looped plan after the step that it is in, within a moment, with a whole number of steps made.
+#[test]
+fn stop_ends_a_looped_plan() {
+    let Some(device) = real_device() else { return };
+    let mut p = Builder::new("endless");
+    let (first, second) = (p.device_scalar("first", 0u32), p.device_scalar("second", 0u32));
+    p.step("run", |s| {
+        s.phase("one", |f| f.set("tick", first, first + 1u32));
+        s.phase("two", |f| f.set("follow", second, first.val()));
+    });
+    let program = p.build().expect("valid");
+    let mut session = Session::open(device, [plan(&program, "run", &mega(Repeat::Loop(u32::MAX)))]).expect("it opens");
+    let stop = session.stop_handle();
+    let ticket = session.launch("run").expect("it launches");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(ticket.try_take(&mut session).expect("it runs").is_none(), "it is still running");
+    let asked = Instant::now();
+    stop.stop();
+    session.wait().expect("it ends");
+    assert!(asked.elapsed() < Duration::from_millis(10), "stopping took {:?}", asked.elapsed());
+    let ran = session.read_scalar(first).expect("a scalar");
+    assert!(ran > 100, "it ran {ran} times");
+    assert_eq!(session.read_scalar(second).expect("a scalar"), ran, "no step is cut in two");
+    stop.clear();
+}
