@@ -37,7 +37,7 @@ use stepgraph::Builder;
 use stepgraph::builder::Bound;
 use stepgraph::cuda::{Context, CudaError, Event, Stream};
 use stepgraph::ir::Init;
-use stepgraph::plan::{Fuse, FusionPlan, GemmImpl, StepPlan, Target, Tuning};
+use stepgraph::plan::{Fuse, FusionPlan, GemmImpl, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
 
@@ -144,7 +144,7 @@ fn say(what: &str) {
 /// One program with every node kind, in the forms that reach every call of the driver layer.
 fn everything() -> ValidProgram {
     let mut p = Builder::new("everything");
-    let x = p.input::<f32>("x", [6, 8]);
+    let x = p.state::<f32>("x", [6, 8], Init::Zeros);
     let w = p.param::<f32>("w", [5, 8], Init::Uniform { bound: 0.5 });
     let b = p.param::<f32>("b", [5], Init::Zeros);
     let y = p.state::<f32>("y", [6, 8], Init::Zeros);
@@ -284,7 +284,8 @@ fn scenario() {
         return;
     }
     let fused = FusionPlan { fuse: Fuse::All, ..FusionPlan::mega() };
-    let plans = plans(&[FusionPlan::debug(), FusionPlan::phases(), fused]);
+    let [unrolled, looped] = [Repeat::Unroll(2), Repeat::Loop(2)].map(|repeat| FusionPlan::mega().repeated(repeat));
+    let plans = plans(&[FusionPlan::debug(), FusionPlan::phases(), fused, unrolled, looped]);
     let used = plans.into_iter().try_for_each(use_session).and_then(|()| use_lanes()).map_err(|error| text(&error));
     match used.and_then(|()| use_events().map_err(|error| text(&error))) {
         Ok(()) => say("fine"),
