@@ -4,6 +4,9 @@
 //! cuBLASLt. The stand-in reports every misuse, and what was still alive at the end.
 
 #[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "gpu/checkpoint.rs"]
+mod checkpoint;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/cost.rs"]
 mod cost;
 #[path = "kernels/axpy.rs"]
@@ -20,6 +23,8 @@ mod network;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/products.rs"]
 mod products;
+#[path = "over_standin/saving.rs"]
+mod saving;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/support.rs"]
 mod support;
@@ -403,6 +408,9 @@ fn gpu_tests_without_kernels_pass() {
         "products::products_are_right_in_every_arithmetic_and_transposition",
         "products::factors_come_from_constants_and_cells",
         "products::views_and_bfloat16_are_taken_as_they_lie",
+        "checkpoint::launches_go_on_while_a_checkpoint_is_written",
+        "checkpoint::checkpoints_take_memory_once",
+        "checkpoint::lent_memory_is_saved_and_restored",
         "cost::a_steady_step_is_one_copy_and_one_launch",
         "cost::a_phases_step_is_one_launch_per_phase",
         "cost::the_report_counts_what_was_built",

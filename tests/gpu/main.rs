@@ -30,6 +30,7 @@ mod dqn {
 #[path = "../kernels/axpy.rs"]
 mod kernels;
 
+mod checkpoint;
 mod control;
 mod cost;
 mod faults;
