@@ -8,11 +8,13 @@ mod program;
 mod train;
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use stepgraph::plan::{FusionPlan, Target};
+use stepgraph::ir::Role;
+use stepgraph::plan::{FusionPlan, Repeat, Target};
 use stepgraph::runtime::{Device, Session};
 use stepgraph::spec::{self, SpecOptions};
 
@@ -46,7 +48,7 @@ impl train::Watch for Losses {
         true
     }
 
-    fn after_step(&mut self, _step: u32, loss: Option<f32>) {
+    fn after_launch(&mut self, _steps: Range<u32>, loss: Option<f32>) {
         self.0.extend(loss);
     }
 }
@@ -80,6 +82,44 @@ fn a_seed_decides_every_number() {
         assert_eq!(run(&FusionPlan::named(name).expect("a named plan"), 3, 2), first, "plan {name}");
     }
     assert_ne!(run(&FusionPlan::mega(), 4, 2).0, first.0);
+}
+
+/// Protects: an epoch in one launch, or in two, learns as well as one in 22 launches, whichever way its steps are repeated.
+#[test]
+fn an_epoch_can_be_one_launch() {
+    let (losses, accuracy) = run(&FusionPlan::mega().repeated(Repeat::Loop(train::STEPS)), 0, 40);
+    assert_eq!(losses.len(), 40, "one launch an epoch");
+    assert!(accuracy >= 0.975, "accuracy {accuracy}");
+    let unrolled = run(&FusionPlan::mega().repeated(Repeat::Unroll(11)), 3, 2);
+    assert_eq!(unrolled.0.len(), 4);
+    assert_eq!(run(&FusionPlan::mega().repeated(Repeat::Loop(11)), 3, 2), unrolled);
+    assert_eq!(run(&FusionPlan::debug().repeated(Repeat::Unroll(11)), 3, 2), unrolled);
+}
+
+/// Protects: many steps in one launch leave every weight, moment, counter and output as single steps do under the same rate.
+#[test]
+fn repeated_steps_are_the_single_steps() {
+    let (train_set, test_set) = data::read(DIGITS).expect("the data is complete");
+    let digits = program::digits().expect("the program is valid");
+    let after = |repeat: Repeat, launches: u32| {
+        let fusion = FusionPlan::mega().repeated(repeat);
+        let plans = train::plans(&digits, &fusion, &Target::default()).expect("it plans");
+        let mut session = Session::open(Device::Host, plans).expect("the host is there");
+        train::load(&mut session, &digits, 5, &train_set, &test_set).expect("the data fits");
+        for rate in [2e-3, 1e-3] {
+            session.set(digits.rate, rate).expect("a host scalar");
+            (0..launches).for_each(|_| drop(session.launch("train").expect("the host runs")));
+        }
+        let program = digits.program.program();
+        let kept = program.buffers.values().filter(|buffer| buffer.role != Role::Temp);
+        let buffers: Vec<_> =
+            kept.map(|buffer| session.read_by_name(&buffer.name).expect("it can be read").bytes).collect();
+        let cells = program.scalars.values().map(|cell| session.read_scalar_by_name(&cell.name).expect("a cell"));
+        (buffers, cells.collect::<Vec<_>>())
+    };
+    let single = after(Repeat::Once, 6);
+    assert_eq!(after(Repeat::Unroll(2), 3), single);
+    assert_eq!(after(Repeat::Loop(6), 1), single);
 }
 
 /// Protects: what the epoch reports is the mean of its mini-batches' losses.

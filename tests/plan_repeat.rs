@@ -49,7 +49,10 @@ fn unrolled_units_are_numbered() {
     let expected = ["begin.tick", "middle.parity", "middle.clear", "middle.if_odd", "end.add"];
     let expected: Vec<_> = [1, 2].iter().flat_map(|step| expected.map(|name| format!("{name}#{step}"))).collect();
     assert_eq!(names(&two), expected);
-    assert_eq!(two.fusion().name, "mega unroll 2");
+    let fusion = two.fusion().clone();
+    assert_eq!(fusion.name, "mega unroll 2");
+    assert_eq!(fusion.clone().repeated(Repeat::Loop(3)).name, "mega loop 3");
+    assert_eq!(fusion.repeated(Repeat::Once), FusionPlan::mega());
     let name = |unit| two.units()[unit].name.as_str();
     let body = &two.graphs()[0].body;
     let crossing = body.edges.iter().filter(|edge| two.units()[edge.from].iteration < two.units()[edge.to].iteration);

@@ -9,6 +9,7 @@ mod program;
 mod train;
 
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use stepgraph::plan::{FusionPlan, Target};
+use stepgraph::plan::{FusionPlan, Repeat, Target};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 
 /// The data set, so that the example runs from anywhere.
@@ -24,7 +25,9 @@ const DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
 
 /// Trains a 64-256-128-10 network on 1,437 handwritten digits and tests it on 360 others.
 #[derive(Debug, Parser)]
-#[command(after_help = "Examples:\n  digits\n  digits --device host --epochs 5\n  digits --plan phases --seed 7 -v")]
+#[command(
+    after_help = "Examples:\n  digits\n  digits --device host --epochs 5\n  digits --plan phases --seed 7 -v\n  digits --loop 22"
+)]
 struct Args {
     /// Where to run: auto, host, cuda or cuda:N.
     #[arg(long, default_value = "auto")]
@@ -32,6 +35,12 @@ struct Args {
     /// How each step becomes launches: debug, phases, mega or fast.
     #[arg(long, default_value = "mega", value_parser = FusionPlan::NAMES)]
     plan: String,
+    /// Mini-batches of one launch, unrolled; they share a learning rate.
+    #[arg(long, value_name = "K", conflicts_with = "looped", value_parser = divisor)]
+    unroll: Option<u32>,
+    /// Mini-batches of one launch, in a loop on the device; they share a learning rate.
+    #[arg(long = "loop", value_name = "K", value_parser = divisor)]
+    looped: Option<u32>,
     /// The seed of initial weights and of mini-batches.
     #[arg(long, default_value_t = 0)]
     seed: u32,
@@ -74,7 +83,7 @@ fn run(args: &Args) -> Result<()> {
 
     let start = Instant::now();
     let digits = program::digits()?;
-    let fusion = FusionPlan::named(&args.plan).context("no such plan")?;
+    let fusion = FusionPlan::named(&args.plan).context("no such plan")?.repeated(repeat(args));
     let plans = train::plans(&digits, &fusion, &Target::default())?;
     let planned = start.elapsed();
     let mut session = Session::builder().seed(u64::from(args.seed)).open(device, plans)?;
@@ -82,7 +91,7 @@ fn run(args: &Args) -> Result<()> {
     let ready = start.elapsed();
 
     let report = session.report();
-    println!("device {}, plan {}, seed {}", report.device, args.plan, args.seed);
+    println!("device {}, plan {}, seed {}", report.device, fusion.name, args.seed);
     if args.verbose {
         println!("{report}");
         println!("built and planned in {}, ready to launch after {}", millis(planned), millis(ready));
@@ -97,6 +106,20 @@ fn run(args: &Args) -> Result<()> {
     }
     println!("test accuracy: {accuracy:.4}");
     Ok(())
+}
+
+fn repeat(args: &Args) -> Repeat {
+    match (args.unroll, args.looped) {
+        (Some(steps), _) => Repeat::Unroll(steps),
+        (None, Some(steps)) => Repeat::Loop(steps),
+        (None, None) => Repeat::Once,
+    }
+}
+
+/// An epoch is a whole number of launches.
+fn divisor(text: &str) -> Result<u32, String> {
+    let whole = text.parse().ok().filter(|&steps: &u32| steps > 0 && train::STEPS.is_multiple_of(steps));
+    whole.ok_or_else(|| format!("an epoch has {} mini-batches: give a number that divides them", train::STEPS))
 }
 
 fn read_data(args: &Args) -> Result<(data::Set, data::Set)> {
@@ -132,11 +155,11 @@ impl train::Watch for Terminal {
         step < self.trace
     }
 
-    fn after_step(&mut self, step: u32, loss: Option<f32>) {
+    fn after_launch(&mut self, steps: Range<u32>, loss: Option<f32>) {
         if let Some(loss) = loss {
-            self.bar.suspend(|| println!("step {:4}  loss {loss:.9}", step + 1));
+            self.bar.suspend(|| println!("step {:4}  loss {loss:.9}", steps.end));
         }
-        self.bar.inc(1);
+        self.bar.inc(u64::from(steps.end - steps.start));
     }
 }
 

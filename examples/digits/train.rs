@@ -1,7 +1,9 @@
 //! The training loop: the host sets the rate, everything else happens on the device.
 
+use std::ops::Range;
+
 use anyhow::Result;
-use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
+use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::{RuntimeError, Session};
 
 use crate::data::Set;
@@ -12,13 +14,15 @@ pub(crate) const STEPS: u32 = TRAIN / BATCH;
 /// The learning rate of the first step.
 const PEAK_RATE: f32 = 2e-3;
 
-/// Plans of all steps.
+/// Plans of all steps. A launch of `train` makes as many steps as the plan repeats, which must divide [`STEPS`]; the others make
+/// one.
 ///
 /// # Errors
-/// A target that cannot run the program.
+/// A target that cannot run the program, or a plan that cannot be repeated so.
 pub(crate) fn plans(digits: &Digits, fusion: &FusionPlan, target: &Target) -> Result<Vec<StepPlan>> {
-    let plan = |step| Ok(digits.program.plan(step, fusion, target, &Tuning::default())?);
-    ["train", "report", "test"].into_iter().map(plan).collect()
+    let once = fusion.clone().repeated(Repeat::Once);
+    let plan = |(step, fusion)| Ok(digits.program.plan(step, fusion, target, &Tuning::default())?);
+    [("train", fusion), ("report", &once), ("test", &once)].into_iter().map(plan).collect()
 }
 
 /// Hands the data and the seed to the device.
@@ -41,13 +45,13 @@ pub(crate) fn load(
 
 /// What the loop tells its caller.
 pub(crate) trait Watch {
-    /// Whether to read the mini-batch's loss, which waits for the step.
+    /// Whether to read the loss of a mini-batch, which waits for the step. It is asked about the last step of a launch.
     fn wants_loss(&self, step: u32) -> bool;
-    /// A step, counted from 0 over all epochs, has been launched; the loss where it was wanted.
-    fn after_step(&mut self, step: u32, loss: Option<f32>);
+    /// These steps, counted from 0 over all epochs, have been launched; the loss of the last one where it was wanted.
+    fn after_launch(&mut self, steps: Range<u32>, loss: Option<f32>);
 }
 
-/// Trains one epoch of `epochs`. Returns the mean loss.
+/// Trains one epoch of `epochs`. Returns the mean loss. The steps of one launch share the rate of the first of them.
 ///
 /// # Errors
 /// A device that failed.
@@ -57,14 +61,17 @@ pub(crate) fn epoch(
     (epoch, epochs): (u32, u32),
     watch: &mut impl Watch,
 ) -> Result<f32, RuntimeError> {
-    for step in epoch * STEPS..(epoch + 1) * STEPS {
-        session.set(digits.rate, rate(step, epochs * STEPS))?;
+    let train = session.plans().iter().find(|plan| plan.step_name() == "train");
+    let each = train.map_or(1, |plan| plan.fusion().repeat.steps());
+    for launch in 0..STEPS / each {
+        let first = epoch * STEPS + launch * each;
+        session.set(digits.rate, rate(first, epochs * STEPS))?;
         let ticket = session.launch("train")?;
-        let loss = match watch.wants_loss(step) {
+        let loss = match watch.wants_loss(first + each - 1) {
             true => Some(ticket.wait(session)?.read(digits.batch_loss)?[0]),
             false => None,
         };
-        watch.after_step(step, loss);
+        watch.after_launch(first..first + each, loss);
     }
     let report = session.launch("report")?;
     let loss = report.wait(session)?.read(digits.epoch_loss)?;

@@ -130,7 +130,8 @@ impl FusionPlan {
     /// This plan with another number of steps per run; its name says so, as in `mega loop 4`.
     #[must_use]
     pub fn repeated(self, repeat: Repeat) -> Self {
-        let name = if repeat == Repeat::Once { self.name } else { format!("{} {repeat}", self.name) };
+        let single = self.name.strip_suffix(&format!(" {}", self.repeat)).unwrap_or(&self.name);
+        let name = if repeat == Repeat::Once { single.to_owned() } else { format!("{single} {repeat}") };
         Self { name, repeat, ..self }
     }
 
