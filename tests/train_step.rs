@@ -18,8 +18,8 @@ use dqn::replay::{Transitions, extents, fact};
 use dqn::train::Dqn;
 use stepgraph::Builder;
 use stepgraph::handle::Tensor;
-use stepgraph::ir::{Compute, Program};
-use stepgraph::plan::{FusionPlan, Target, Tuning};
+use stepgraph::ir::{Compute, Program, Role};
+use stepgraph::plan::{FusionPlan, Repeat, Target, Tuning};
 use stepgraph::runtime::{Device, Session};
 use stepgraph::spec::{self, SpecOptions};
 use stepgraph::valid::ValidProgram;
@@ -90,6 +90,11 @@ struct System {
 
 impl System {
     fn open(hyper: &Hyper) -> Self {
+        Self::open_repeated(hyper, Repeat::Once)
+    }
+
+    /// A system whose launches of `train` make several steps.
+    fn open_repeated(hyper: &Hyper, repeat: Repeat) -> Self {
         hyper.check().expect("a network");
         let mut p = Builder::new("system");
         let dqn = Dqn::declare(&mut p, hyper);
@@ -127,6 +132,7 @@ impl System {
             .into_iter()
             .collect();
         for variant in hyper.variants() {
+            let fusion = fusion.clone().repeated(repeat);
             plans.push(program.plan_variant("train", variant, &fusion, &target, &tuning).expect("a plan"));
         }
         let mut session = Session::builder().seed(11).open(Device::Host, plans).expect("a session");
@@ -204,6 +210,37 @@ fn transition(draw: &mut Draws, row: usize) -> [f32; 6] {
     facts[fact::PACE as usize] = pace;
     facts[fact::RATE as usize] = draw.float().abs();
     facts
+}
+
+/// Protects: a launch of several training steps leaves everything as single launches do: weights, moments, priorities, counters,
+/// what was drawn last, and the last step's metrics.
+#[test]
+fn several_steps_per_launch_are_the_single_steps() {
+    let everything = |atoms: u32, repeat: Repeat, launches: usize| {
+        let mut system = System::open_repeated(&hyper(atoms), repeat);
+        system.insert(1);
+        let metrics = (0..launches).map(|_| system.train()).last().expect("a launch");
+        let program = system.session.plans()[0].program().clone();
+        let buffers = program.program().buffers.values().filter(|buffer| buffer.role != Role::Temp || buffer.tap);
+        let mut kept: Vec<_> = buffers
+            .map(|buffer| (buffer.name.clone(), system.session.read_by_name(&buffer.name).expect("readable").bytes))
+            .collect();
+        for cell in program.program().scalars.values() {
+            let value = system.session.read_scalar_by_name(&cell.name).expect("a cell");
+            kept.push((cell.name.clone(), value.bits().to_le_bytes().to_vec()));
+        }
+        (metrics, kept)
+    };
+    for atoms in [1, 11] {
+        let single = everything(atoms, Repeat::Once, 6);
+        for (repeat, launches) in [(Repeat::Unroll(3), 2), (Repeat::Loop(3), 2), (Repeat::Loop(6), 1)] {
+            let found = everything(atoms, repeat, launches);
+            assert_eq!(found.0, single.0, "metrics of {atoms} atoms, {repeat}");
+            for (found, single) in found.1.iter().zip(&single.1) {
+                assert!(found == single, "`{}` of {atoms} atoms differs under {repeat}", found.0);
+            }
+        }
+    }
 }
 
 /// Protects: insertion is a ring: the oldest transitions are overwritten, the counters follow, new ones rank highest.
