@@ -1,9 +1,9 @@
 //! Hazards: which accesses of the same memory must keep their order.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::boxes::BoxIndex;
 use crate::entity::{BufferId, ScalarId};
@@ -70,15 +70,17 @@ pub fn dependencies(accesses: &[Vec<Access>], after: &[(u32, u32)]) -> Vec<Depen
         memory.conflicts(to, &touched, &mut found);
         memory.record(to, &touched);
     }
-    found.extend(after.iter().map(|&(from, to)| Dependency { from, to, reason: Reason::After }));
-    found.sort_by_key(|dependency| (dependency.to, dependency.from));
+    if !after.is_empty() {
+        found.extend(after.iter().map(|&(from, to)| Dependency { from, to, reason: Reason::After }));
+        found.sort_by_key(|dependency| (dependency.to, dependency.from));
+    }
     found
 }
 
 /// Who touched what last.
 struct Memory {
-    buffers: HashMap<BufferId, Touched>,
-    scalars: HashMap<ScalarId, TouchedCell>,
+    buffers: FxHashMap<BufferId, Touched>,
+    scalars: FxHashMap<ScalarId, TouchedCell>,
 }
 
 /// The last writer of each part of a buffer, and who read it since. Write boxes are disjoint.
@@ -97,7 +99,7 @@ struct TouchedCell {
 impl Memory {
     /// Knows only memory that something writes: the rest has no hazards.
     fn new(accesses: &[Vec<Access>]) -> Self {
-        let mut memory = Self { buffers: HashMap::new(), scalars: HashMap::new() };
+        let mut memory = Self { buffers: FxHashMap::default(), scalars: FxHashMap::default() };
         for access in accesses.iter().flatten().filter(|access| access.mode.writes()) {
             match access.resource {
                 Resource::View(view) => drop(memory.buffers.entry(view.buffer).or_default()),
@@ -115,11 +117,11 @@ impl Memory {
     fn conflicts(&self, to: u32, touched: &[Access], found: &mut Vec<Dependency>) {
         let mut pairs = Vec::new();
         for (at, access) in touched.iter().enumerate() {
-            let (mut writers, mut readers) = (Vec::new(), Vec::new());
-            self.last(access, &mut writers, &mut readers);
             let on_writer = if access.mode.reads() { Hazard::Raw } else { Hazard::Waw };
-            pairs.extend(writers.into_iter().map(|from| (from, at, on_writer)));
-            pairs.extend(readers.into_iter().map(|from| (from, at, Hazard::War)));
+            self.writers(access, |from| pairs.push((from, at, on_writer)));
+            if access.mode.writes() {
+                self.readers(access, |from| pairs.push((from, at, Hazard::War)));
+            }
         }
         let strength = |hazard| [Hazard::Raw, Hazard::Waw, Hazard::War].iter().position(|&own| own == hazard);
         pairs.sort_by_key(|&(from, at, hazard)| (from, at, strength(hazard)));
@@ -130,22 +132,29 @@ impl Memory {
         }));
     }
 
-    /// The last writers of an access's memory and, where the access writes, its readers since then.
-    fn last(&self, access: &Access, writers: &mut Vec<u32>, readers: &mut Vec<u32>) {
+    /// The last writers of an access's memory.
+    fn writers(&self, access: &Access, visit: impl FnMut(u32)) {
         match &access.resource {
             Resource::View(view) => {
                 let Some(touched) = self.buffers.get(&view.buffer) else { return };
-                touched.writes.overlapping(view, |from| writers.push(from));
-                if access.mode.writes() {
-                    touched.reads.overlapping(view, |from| readers.push(from));
-                }
+                touched.writes.overlapping(view, visit);
+            }
+            Resource::Scalar(scalar) => {
+                self.scalars.get(scalar).and_then(|cell| cell.writer).into_iter().for_each(visit);
+            }
+        }
+    }
+
+    /// Who read an access's memory since its last writers.
+    fn readers(&self, access: &Access, visit: impl FnMut(u32)) {
+        match &access.resource {
+            Resource::View(view) => {
+                let Some(touched) = self.buffers.get(&view.buffer) else { return };
+                touched.reads.overlapping(view, visit);
             }
             Resource::Scalar(scalar) => {
                 let Some(cell) = self.scalars.get(scalar) else { return };
-                writers.extend(cell.writer);
-                if access.mode.writes() {
-                    readers.extend_from_slice(&cell.readers);
-                }
+                cell.readers.iter().copied().for_each(visit);
             }
         }
     }
@@ -191,7 +200,7 @@ fn merged(touched: &[Access]) -> Cow<'_, [Access]> {
     if few && touched.iter().enumerate().all(|(at, a)| touched[..at].iter().all(|b| a.resource != b.resource)) {
         return Cow::Borrowed(touched);
     }
-    let mut modes: IndexMap<Resource, AccessMode> = IndexMap::with_capacity(touched.len());
+    let mut modes: IndexMap<Resource, AccessMode, FxBuildHasher> = IndexMap::default();
     for access in touched {
         let mode = modes.entry(access.resource).or_insert(access.mode);
         if *mode != access.mode {
@@ -202,9 +211,9 @@ fn merged(touched: &[Access]) -> Cow<'_, [Access]> {
 }
 
 /// For buffers that are touched in boxes with different starts: the axis with the most of them.
-fn sorting_axes(accesses: &[Vec<Access>]) -> HashMap<BufferId, usize> {
-    let mut seen = HashSet::new();
-    let mut starts: HashMap<(BufferId, usize), u32> = HashMap::new();
+fn sorting_axes(accesses: &[Vec<Access>]) -> FxHashMap<BufferId, usize> {
+    let mut seen = FxHashSet::default();
+    let mut starts: FxHashMap<(BufferId, usize), u32> = FxHashMap::default();
     for access in accesses.iter().flatten() {
         let Resource::View(view) = &access.resource else { continue };
         let buffer = view.buffer;
@@ -214,7 +223,7 @@ fn sorting_axes(accesses: &[Vec<Access>]) -> HashMap<BufferId, usize> {
             }
         }
     }
-    let mut best: HashMap<BufferId, (u32, usize)> = HashMap::new();
+    let mut best: FxHashMap<BufferId, (u32, usize)> = FxHashMap::default();
     for ((buffer, axis), count) in starts {
         let known = best.entry(buffer).or_insert((count, axis));
         *known = (*known).max((count, axis));

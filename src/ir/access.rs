@@ -1,6 +1,6 @@
 //! What a node reads and writes: the one place that turns operations into memory accesses.
 
-use indexmap::IndexSet;
+use rustc_hash::FxHashSet;
 
 use super::expr::{Expr, ExprOp};
 use super::node::{Arg, Factor, Gemm, KernelCall, LoopBound, NodeOp, Store, Target};
@@ -69,7 +69,7 @@ pub struct Access {
 /// A scattered store is an update of the whole target view: what is not hit keeps its value. A view may appear more than
 /// once when a node reads and writes it. Arguments that do not fit their declaration are left out; validation reports them.
 pub fn node_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Access> {
-    let mut found = Accesses(IndexSet::new());
+    let mut found = Accesses::default();
     match &step.nodes[node].op {
         NodeOp::Kernel(call) => found.kernel(program, call),
         NodeOp::Gemm(gemm) => found.gemm(gemm),
@@ -97,7 +97,7 @@ pub fn node_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Access
             until.iter().for_each(|&scalar| found.scalar(scalar, AccessMode::Write));
         }
     }
-    found.0.into_iter().collect()
+    found.list
 }
 
 /// What a node and the nodes of its bodies touch. Writes inside a body count as updates: the body may not run.
@@ -114,7 +114,16 @@ pub fn subtree_accesses(program: &Program, step: &Step, node: NodeId) -> Vec<Acc
     found
 }
 
-struct Accesses(IndexSet<Access>);
+/// So few accesses are compared one by one.
+const FEW: usize = 16;
+
+/// Accesses in the order in which they were added, each once.
+#[derive(Default)]
+struct Accesses {
+    list: Vec<Access>,
+    /// The same, once there are more than a few.
+    known: FxHashSet<Access>,
+}
 
 impl Accesses {
     fn view(&mut self, view: View, mode: AccessMode) {
@@ -126,7 +135,19 @@ impl Accesses {
     }
 
     fn add(&mut self, resource: Resource, mode: AccessMode) {
-        self.0.insert(Access { resource, mode });
+        let access = Access { resource, mode };
+        if self.list.len() < FEW {
+            if !self.list.contains(&access) {
+                self.list.push(access);
+            }
+            return;
+        }
+        if self.known.is_empty() {
+            self.known.extend(&self.list);
+        }
+        if self.known.insert(access) {
+            self.list.push(access);
+        }
     }
 
     fn expr(&mut self, expr: &Expr) {

@@ -4,7 +4,7 @@
 //! by a depth-first walk from the roots, equal operations are one value, and nothing is unreachable. So two ways of writing
 //! the same expression are equal, and the Rust API and a spec can be compared.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::dtype::{ConstValue, DType};
 use super::shape::View;
@@ -255,38 +255,40 @@ pub enum ExprOp {
 impl ExprOp {
     /// Calls `visit` with each operand, in order.
     pub fn operands(&self, mut visit: impl FnMut(ValueId)) {
-        self.clone().map_operands(|value| {
-            visit(value);
-            value
-        });
+        let fixed = match self {
+            Self::Const(_) | Self::Index(_) | Self::Scalar(_) | Self::Acc => [None; 3],
+            Self::Load { index, .. } => {
+                return index.iter().for_each(|term| {
+                    if let IndexTerm::Value(value) = term {
+                        visit(*value)
+                    }
+                });
+            }
+            Self::Unary(_, x) | Self::Cast(_, x) => [Some(x), None, None],
+            Self::Binary(_, a, b) | Self::Compare(_, a, b) => [Some(a), Some(b), None],
+            Self::Select { condition, if_true, if_false } => [Some(condition), Some(if_true), Some(if_false)],
+            Self::Philox { key, counter, element, .. } => [Some(key), Some(counter), Some(element)],
+        };
+        fixed.into_iter().flatten().for_each(|value| visit(*value));
     }
 
-    fn map_operands(mut self, mut map: impl FnMut(ValueId) -> ValueId) -> Self {
-        match &mut self {
-            Self::Const(_) | Self::Index(_) | Self::Scalar(_) | Self::Acc => {}
+    fn map_operands(mut self, map: impl Fn(ValueId) -> ValueId) -> Self {
+        let fixed = match &mut self {
+            Self::Const(_) | Self::Index(_) | Self::Scalar(_) | Self::Acc => [None, None, None],
             Self::Load { index, .. } => {
                 for term in index {
                     if let IndexTerm::Value(value) = term {
                         *value = map(*value);
                     }
                 }
+                [None, None, None]
             }
-            Self::Unary(_, x) | Self::Cast(_, x) => *x = map(*x),
-            Self::Binary(_, a, b) | Self::Compare(_, a, b) => {
-                *a = map(*a);
-                *b = map(*b);
-            }
-            Self::Select { condition, if_true, if_false } => {
-                *condition = map(*condition);
-                *if_true = map(*if_true);
-                *if_false = map(*if_false);
-            }
-            Self::Philox { key, counter, element, .. } => {
-                *key = map(*key);
-                *counter = map(*counter);
-                *element = map(*element);
-            }
-        }
+            Self::Unary(_, x) | Self::Cast(_, x) => [Some(x), None, None],
+            Self::Binary(_, a, b) | Self::Compare(_, a, b) => [Some(a), Some(b), None],
+            Self::Select { condition, if_true, if_false } => [Some(condition), Some(if_true), Some(if_false)],
+            Self::Philox { key, counter, element, .. } => [Some(key), Some(counter), Some(element)],
+        };
+        fixed.into_iter().flatten().for_each(|value| *value = map(*value));
         self
     }
 }
@@ -302,7 +304,7 @@ impl Expr {
     /// The normal form of `ops` as seen from `roots`. Operands must be earlier values, as [`ExprBuilder`] ensures.
     pub fn new(ops: &PrimaryMap<ValueId, ExprOp>, roots: &[ValueId]) -> Self {
         let mut normal =
-            Normaliser { from: ops, known: HashMap::new(), renamed: SecondaryMap::new(), expr: Self::default() };
+            Normaliser { from: ops, known: FxHashMap::default(), renamed: SecondaryMap::new(), expr: Self::default() };
         let roots: Vec<_> = roots.iter().map(|&root| normal.rename(root)).collect();
         Self { roots, ..normal.expr }
     }
@@ -328,7 +330,7 @@ impl Expr {
 
 struct Normaliser<'a> {
     from: &'a PrimaryMap<ValueId, ExprOp>,
-    known: HashMap<ExprOp, ValueId>,
+    known: FxHashMap<ExprOp, ValueId>,
     renamed: SecondaryMap<ValueId, Option<ValueId>>,
     expr: Expr,
 }

@@ -1,8 +1,10 @@
 //! Where each part of a program was written: a side table, so that programs compare by content alone.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
+
+use rustc_hash::FxHashMap;
 
 use crate::entity::{BufferId, GroupId, KernelId, NodeId, PhaseId, ProgramTag, ScalarId, StepId};
 
@@ -54,15 +56,28 @@ pub enum Item {
     Node(StepId, NodeId),
     /// A part of a node: an argument of a kernel by its name, or `a`, `b`, `c`, `d`, `epilogue`, `expr`, `finish`, `axes`,
     /// `from`, `to`, `after`, `condition`, `index`, `until`, or `out` followed by the store's number.
-    Part(StepId, NodeId, String),
+    Part(StepId, NodeId, Cow<'static, str>),
+}
+
+impl Item {
+    /// The name of the part that is a node's store of this number.
+    pub fn store_part(number: usize) -> Cow<'static, str> {
+        // Most nodes have one store: its name costs nothing.
+        if number == 0 { "out0".into() } else { format!("out{number}").into() }
+    }
 }
 
 /// The places of a program's parts, and whose handles name them.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    known: HashMap<Item, Origin>,
+    /// Of everything but parts of nodes.
+    known: FxHashMap<Item, Origin>,
+    parts: FxHashMap<(StepId, NodeId), Parts>,
     tag: Option<ProgramTag>,
 }
+
+/// The parts of one node.
+type Parts = Vec<(Cow<'static, str>, Origin)>;
 
 impl Origins {
     /// No place known yet, for a program whose handles carry `tag`.
@@ -77,25 +92,35 @@ impl Origins {
 
     /// Notes where a part was written.
     pub fn set(&mut self, item: Item, origin: Origin) {
-        self.known.insert(item, origin);
+        let Item::Part(step, node, part) = item else {
+            self.known.insert(item, origin);
+            return;
+        };
+        let parts = self.parts.entry((step, node)).or_default();
+        match parts.iter_mut().find(|(known, _)| *known == part) {
+            Some((_, known)) => *known = origin,
+            None => parts.push((part, origin)),
+        }
     }
 
     /// Moves what is known about a step's nodes to new numbers; nodes without one are forgotten.
     pub fn renumber(&mut self, step: StepId, number: impl Fn(NodeId) -> Option<NodeId>) {
         let moved = std::mem::take(&mut self.known).into_iter().filter_map(|(item, origin)| match item {
             Item::Node(own, node) if own == step => Some((Item::Node(own, number(node)?), origin)),
-            Item::Part(own, node, part) if own == step => Some((Item::Part(own, number(node)?, part), origin)),
             other => Some((other, origin)),
         });
         self.known = moved.collect();
+        let moved = std::mem::take(&mut self.parts).into_iter().filter_map(|((own, node), parts)| {
+            let node = if own == step { number(node)? } else { node };
+            Some(((own, node), parts))
+        });
+        self.parts = moved.collect();
     }
 
     /// Where a part was written; a part of a node that has no place of its own has the node's.
     pub fn get(&self, item: &Item) -> Origin {
-        match (self.known.get(item), item) {
-            (Some(&origin), _) => origin,
-            (None, Item::Part(step, node, _)) => self.known.get(&Item::Node(*step, *node)).copied().unwrap_or_default(),
-            (None, _) => Origin::Unknown,
-        }
+        let Item::Part(step, node, part) = item else { return self.known.get(item).copied().unwrap_or_default() };
+        let known = self.parts.get(&(*step, *node)).into_iter().flatten().find(|(known, _)| known == part);
+        known.map_or_else(|| self.get(&Item::Node(*step, *node)), |&(_, origin)| origin)
     }
 }

@@ -1,6 +1,6 @@
 //! Editing a step: taking nodes out and renumbering the rest.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use crate::entity::{NodeId, SecondaryMap, StepId};
 use crate::ir::{Node, NodeOp, Program, Step};
@@ -71,7 +71,7 @@ fn bodies_mut(op: &mut NodeOp) -> Vec<&mut Vec<NodeId>> {
 fn followed(step: &Step, fates: &SecondaryMap<NodeId, Fate>, node: NodeId, after: &[NodeId]) -> Vec<NodeId> {
     let mut found: Vec<NodeId> = Vec::new();
     let mut stack: Vec<NodeId> = after.iter().rev().copied().collect();
-    let mut seen = HashSet::new();
+    let mut seen = FxHashSet::default();
     while let Some(earlier) = stack.pop() {
         if !seen.insert(earlier) || earlier == node {
             continue;

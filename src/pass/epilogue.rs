@@ -1,6 +1,6 @@
 //! Moves a bias and an activation into the matrix product before them.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::edit::{Fate, Rewrite, fates, without};
 use crate::entity::{BufferId, NodeId, ScalarId, SecondaryMap, StepId, ValueId};
@@ -41,10 +41,10 @@ pub(super) fn epilogue(program: &Program, step: StepId) -> Option<Rewrite> {
 struct Uses<'a> {
     program: &'a Program,
     step: &'a Step,
-    users: HashMap<BufferId, Vec<NodeId>>,
-    buffer_writers: HashMap<BufferId, Vec<NodeId>>,
-    scalar_writers: HashMap<ScalarId, Vec<NodeId>>,
-    followers: HashMap<NodeId, Vec<NodeId>>,
+    users: FxHashMap<BufferId, Vec<NodeId>>,
+    buffer_writers: FxHashMap<BufferId, Vec<NodeId>>,
+    scalar_writers: FxHashMap<ScalarId, Vec<NodeId>>,
+    followers: FxHashMap<NodeId, Vec<NodeId>>,
     places: SecondaryMap<NodeId, Place>,
 }
 
@@ -60,10 +60,10 @@ impl<'a> Uses<'a> {
         let mut uses = Self {
             program,
             step,
-            users: HashMap::new(),
-            buffer_writers: HashMap::new(),
-            scalar_writers: HashMap::new(),
-            followers: HashMap::new(),
+            users: FxHashMap::default(),
+            buffer_writers: FxHashMap::default(),
+            scalar_writers: FxHashMap::default(),
+            followers: FxHashMap::default(),
             places: SecondaryMap::with_capacity(step.nodes.len()),
         };
         let mut lists: Vec<&[NodeId]> = step.phases.values().map(|phase| phase.nodes.as_slice()).collect();

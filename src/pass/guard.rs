@@ -1,6 +1,6 @@
 //! Turns a guarded phase into a conditional node around the phase's nodes.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::edit::{Rewrite, unmoved};
 use crate::entity::StepId;
@@ -13,7 +13,7 @@ pub(super) fn guard(program: &Program, step: StepId) -> Option<Rewrite> {
     }
     let mut program = program.clone();
     let edited = &mut program.steps[step];
-    let names: HashSet<&str> = edited.nodes.values().map(|node| node.name.as_str()).collect();
+    let names: FxHashSet<&str> = edited.nodes.values().map(|node| node.name.as_str()).collect();
     let mut guards = Vec::new();
     for (id, phase) in edited.phases.iter() {
         let Some(condition) = phase.guard else { continue };

@@ -1,6 +1,6 @@
 //! Takes out nodes whose results nothing uses.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::edit::{Fate, Rewrite, fates, without};
 use crate::entity::{BufferId, NodeId, SecondaryMap, StepId};
@@ -12,7 +12,7 @@ pub(super) fn prune(program: &Program, step: StepId) -> Option<Rewrite> {
     let edited = &program.steps[step];
     let outer: Vec<NodeId> = edited.phases.values().flat_map(|phase| phase.nodes.iter().copied()).collect();
     let mut liveness =
-        Liveness { program, accesses: SecondaryMap::new(), writers: HashMap::new(), live: SecondaryMap::new() };
+        Liveness { program, accesses: SecondaryMap::new(), writers: FxHashMap::default(), live: SecondaryMap::new() };
     for &node in &outer {
         liveness.add(node, subtree_accesses(program, edited, node));
     }
@@ -36,7 +36,7 @@ struct Liveness<'a> {
     program: &'a Program,
     accesses: SecondaryMap<NodeId, Vec<Access>>,
     /// The nodes that write each Temp, with the box; those that are live are taken out.
-    writers: HashMap<BufferId, Vec<(View, NodeId)>>,
+    writers: FxHashMap<BufferId, Vec<(View, NodeId)>>,
     live: SecondaryMap<NodeId, bool>,
 }
 

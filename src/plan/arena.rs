@@ -1,6 +1,6 @@
 //! Where everything lies: four regions, of which only scratch depends on the plan.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::error::PlanError;
 use super::options::GemmImpl;
@@ -49,14 +49,17 @@ pub(super) fn workspace(program_step: &Step, unit: &Unit) -> u64 {
 }
 
 /// The group of each buffer that is in one.
-pub(super) fn groups(program: &Program) -> HashMap<BufferId, GroupId> {
-    let members = program.groups.iter().flat_map(|(id, group)| group.members.iter().map(move |&member| (member, id)));
-    members.collect()
+pub(super) fn groups(program: &Program) -> SecondaryMap<BufferId, Option<GroupId>> {
+    let mut groups = SecondaryMap::with_capacity(program.buffers.len());
+    for (id, group) in program.groups.iter() {
+        group.members.iter().for_each(|&member| groups[member] = Some(id));
+    }
+    groups
 }
 
 struct Layout<'a> {
     program: &'a Program,
-    groups: HashMap<BufferId, GroupId>,
+    groups: SecondaryMap<BufferId, Option<GroupId>>,
     arena: Arena,
 }
 
@@ -109,7 +112,7 @@ impl Layout<'_> {
     /// Packs Temps and workspaces by when they are in use.
     fn scratch(&mut self, step: &Step, units: &PrimaryMap<UnitId, Unit>, graphs: &[GraphPlan]) {
         let timeline = Timeline::new(units, graphs);
-        let mut known: HashMap<Piece, usize> = HashMap::new();
+        let mut known: FxHashMap<Piece, usize> = FxHashMap::default();
         let mut pieces: Vec<Piece> = Vec::new();
         let mut requests: Vec<Request> = Vec::new();
         let mut note = |piece: Piece, bytes: &dyn Fn() -> u64, point: u32| {
@@ -149,7 +152,7 @@ impl Layout<'_> {
     }
 
     fn piece(&self, buffer: BufferId) -> Piece {
-        self.groups.get(&buffer).map_or(Piece::Buffer(buffer), |&group| Piece::Group(group))
+        self.groups[buffer].map_or(Piece::Buffer(buffer), Piece::Group)
     }
 
     fn bytes(&self, piece: Piece) -> u64 {

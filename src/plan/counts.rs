@@ -1,6 +1,6 @@
 //! What a plan amounts to, in numbers.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::options::Graphs;
 use super::types::{Body, StepPlan, Work};
@@ -59,7 +59,7 @@ fn stream_launches(work: &Work) -> usize {
 }
 
 fn levels(body: &Body) -> u32 {
-    let places: HashMap<UnitId, u32> = body.units.iter().zip(0u32..).map(|(&unit, place)| (unit, place)).collect();
+    let places: FxHashMap<UnitId, u32> = body.units.iter().zip(0u32..).map(|(&unit, place)| (unit, place)).collect();
     let mut edges: Vec<(u32, u32)> = body.edges.iter().map(|edge| (places[&edge.from], places[&edge.to])).collect();
     edges.sort_unstable_by_key(|&(from, to)| (to, from));
     Dag::new(body.units.len(), &edges).levels().into_iter().max().map_or(0, |level| level + 1)

@@ -1,15 +1,15 @@
 //! Launch configurations: what a kernel's rule gives for a call, and whether a device can run it.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::error::PlanError;
 use super::options::Target;
 use crate::ir::{Arg, Dim, KernelCall, KernelDecl, LaunchConfig, LaunchRule, NodeOp, Program, Shape};
 
 /// The extent of each symbol of a kernel's declaration, as the arguments of a call bind it. A group is one flat axis.
-pub(super) fn symbols<'a>(program: &'a Program, call: &KernelCall) -> HashMap<&'a str, u32> {
+pub(super) fn symbols<'a>(program: &'a Program, call: &KernelCall) -> FxHashMap<&'a str, u32> {
     let decl = &program.kernels[call.kernel];
-    let mut bound = HashMap::new();
+    let mut bound = FxHashMap::default();
     for (param, shape) in arguments(program, decl, call) {
         for (dim, &extent) in decl.params[param].shape.iter().flatten().zip(shape.dims()) {
             if let Dim::Symbol(symbol) = dim {

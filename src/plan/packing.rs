@@ -88,12 +88,24 @@ impl Pool<'_> {
 
     /// The start of adjacent free pieces that are large enough together.
     fn neighbours(&self, request: usize, bytes: u64) -> Option<u64> {
-        let mut run: Option<(u64, u64)> = None;
-        for (&offset, piece) in self.free.iter().take(SCAN) {
-            let usable = self.usable(piece, request);
-            let start = run.filter(|&(_, end)| end == offset).map_or(offset, |(start, _)| start);
-            run = usable.then_some((start, offset + piece.bytes));
-            if run.is_some_and(|(start, end)| end - start >= bytes) {
+        let pieces: Vec<(u64, &Piece)> = self.free.iter().take(SCAN).map(|(&offset, piece)| (offset, piece)).collect();
+        let mut stretches = pieces.chunk_by(|(left, before), (right, _)| left + before.bytes == *right);
+        stretches.find_map(|stretch| self.run(stretch, request, bytes))
+    }
+
+    /// The start of the first usable pieces side by side that are large enough together. Sizes are compared first: whether a
+    /// piece is usable takes longer to tell.
+    fn run(&self, stretch: &[(u64, &Piece)], request: usize, bytes: u64) -> Option<u64> {
+        let &(mut start, _) = stretch.first()?;
+        let end = stretch.last().map_or(start, |(offset, piece)| offset + piece.bytes);
+        for &(offset, piece) in stretch {
+            if end - start < bytes {
+                return None;
+            }
+            let behind = offset + piece.bytes;
+            if !self.usable(piece, request) {
+                start = behind;
+            } else if behind - start >= bytes {
                 return Some(start);
             }
         }

@@ -1,6 +1,6 @@
 //! Units: nodes become launches, and lists of nodes become ordered bodies.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::error::PlanError;
 use super::launch::{check_driver, check_kernel, check_limits, kernel_launch};
@@ -51,7 +51,7 @@ impl Lowering<'_> {
             return Vec::new();
         }
         let key = |listed: &Listed| (listed.node, listed.iteration);
-        let places: HashMap<_, u32> = (0u32..).zip(nodes).map(|(place, listed)| (key(listed), place)).collect();
+        let places: FxHashMap<_, u32> = (0u32..).zip(nodes).map(|(place, listed)| (key(listed), place)).collect();
         let mut wishes = Vec::new();
         for (to, &Listed { node, iteration, .. }) in (0u32..).zip(nodes) {
             let wished = &self.step.nodes[node].after;
@@ -62,7 +62,7 @@ impl Lowering<'_> {
 
     fn unit(&mut self, listed: Listed) -> Result<UnitId, PlanError> {
         let Listed { phase, node, iteration } = listed;
-        let name = format!("{}.{}", self.step.phases[phase].name, self.step.nodes[node].name);
+        let name = [&self.step.phases[phase].name, ".", &self.step.nodes[node].name].concat();
         let name = numbered(&name, iteration, self.copies);
         let work = self.work(&name, listed)?;
         Ok(self.units.push(Unit { name, phase, node, iteration, work }))

@@ -1,10 +1,11 @@
 //! What every part of the reader shares: the program so far, the names that are known, the errors.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use toml::de::DeValue;
 
 use super::dims;
@@ -38,9 +39,9 @@ pub(super) struct Context<'a> {
     pub(super) options: &'a SpecOptions,
     pub(super) errors: Vec<Labelled>,
     pub(super) dims: IndexMap<String, i64>,
-    pub(super) symbols: HashMap<String, Symbol>,
+    pub(super) symbols: FxHashMap<String, Symbol>,
     /// Names whose declaration is wrong, so that their uses are not.
-    poisoned: HashSet<String>,
+    poisoned: FxHashSet<String>,
     pub(super) kernels: KernelTable,
     pub(super) program: Program,
     pub(super) origins: Origins,
@@ -54,8 +55,8 @@ impl<'a> Context<'a> {
             options,
             errors: Vec::new(),
             dims: IndexMap::new(),
-            symbols: HashMap::new(),
-            poisoned: HashSet::new(),
+            symbols: FxHashMap::default(),
+            poisoned: FxHashSet::default(),
             kernels: KernelTable::default(),
             program: Program::default(),
             origins: Origins::default(),
@@ -125,13 +126,11 @@ impl<'a> Context<'a> {
 
     /// One of a set of words.
     pub(super) fn choice<T: Copy>(&mut self, entry: &Entry<'_>, words: &[(&'static str, T)]) -> Option<T> {
-        let listed: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-        let expected = format!("one of {}", listed.join(", "));
-        let text = self.text(entry, &expected)?;
-        let found = words.iter().find(|(word, _)| *word == text.text).map(|(_, value)| *value);
+        let DeValue::String(text) = entry.value else { return self.wrong_type(entry, &one_of(words)) };
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
-            let (key, found) = (entry.key.to_owned(), format!("\"{}\"", text.text));
-            self.error(entry.span(), SpecError::WrongType { key, expected, found });
+            let (key, found) = (entry.key.to_owned(), format!("\"{text}\""));
+            self.error(entry.span(), SpecError::WrongType { key, expected: one_of(words), found });
         }
         found
     }
@@ -287,6 +286,11 @@ pub(super) const fn symbol_kind(symbol: Symbol) -> &'static str {
         Symbol::Group(_) => "a group",
         Symbol::Scalar(_) => "a scalar",
     }
+}
+
+fn one_of<T>(words: &[(&'static str, T)]) -> String {
+    let listed: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    format!("one of {}", listed.join(", "))
 }
 
 fn describe(value: &DeValue<'_>) -> &'static str {

@@ -77,7 +77,7 @@ pub(super) fn flatten<'d>(table: &'d DeTable<'d>, is_leaf: fn(&DeTable<'_>) -> b
     while let Some((name, entry)) = open.pop() {
         match entry.table() {
             Some(inner) if !is_leaf(inner) => {
-                open.extend(entries(inner).into_iter().map(|entry| (format!("{name}.{}", entry.key), entry)));
+                open.extend(entries(inner).into_iter().map(|entry| ([&name, ".", entry.key].concat(), entry)));
             }
             _ => found.push((name, entry)),
         }
@@ -99,7 +99,7 @@ pub(super) struct Fields<'d> {
 impl<'d> Fields<'d> {
     /// The keys of `table`.
     pub(super) fn new(place: String, span: Span, table: &'d DeTable<'d>) -> Self {
-        Self { place, span, entries: entries(table), known: Vec::new() }
+        Self { place, span, entries: entries(table), known: Vec::with_capacity(8) }
     }
 
     /// Whether a key is present, without taking it.

@@ -1,6 +1,6 @@
 //! Syntax trees to expressions of the intermediate representation, over one index space.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::context::{Context, symbol_kind};
 use super::dims;
@@ -32,12 +32,12 @@ pub(super) struct Lowering<'c, 'a> {
     acc: Acc,
     ops: ExprBuilder,
     types: PrimaryMap<ValueId, ValueType>,
-    lets: HashMap<String, ValueId>,
+    lets: FxHashMap<String, ValueId>,
 }
 
 impl<'c, 'a> Lowering<'c, 'a> {
     pub(super) fn new(cx: &'c mut Context<'a>, space: Shape, acc: Acc) -> Self {
-        Self { cx, space, acc, ops: ExprBuilder::new(), types: PrimaryMap::new(), lets: HashMap::new() }
+        Self { cx, space, acc, ops: ExprBuilder::new(), types: PrimaryMap::new(), lets: FxHashMap::default() }
     }
 
     /// The results of an expression; `hints` are the types of what they are stored to, where known.

@@ -1,8 +1,8 @@
 //! Kernels that a spec names: those of the library, and those of `.cu` files under `[kernel]`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use toml::de::DeValue;
 
 use super::context::Context;
@@ -17,7 +17,7 @@ use crate::kernel::signature::{self, CParam, Passing, Signature};
 use crate::kernel::{KernelDef, registry};
 
 /// The kernels of one spec by name.
-pub(super) type KernelTable = HashMap<String, KernelId>;
+pub(super) type KernelTable = FxHashMap<String, KernelId>;
 
 /// The kernel of this name. A program has the kernels that its spec declares, then those of the library that its nodes call,
 /// in the order of their first call.
@@ -170,7 +170,7 @@ fn parameters(
     given: Option<Entry<'_>>,
     signature: &Signature,
 ) -> Option<Vec<KernelParam>> {
-    let mut classes = HashMap::new();
+    let mut classes = FxHashMap::default();
     if let Some(given) = given {
         let Some(table) = given.table() else {
             return cx.wrong_type(&given, "a table such as { x = \"In[n]\", n = \"Size\" }");

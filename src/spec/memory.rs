@@ -48,7 +48,7 @@ fn buffer(cx: &mut Context<'_>, name: &str, entry: &Entry<'_>, role: Option<Role
         cx.declare(buffer, entry.whole());
         return Some(());
     };
-    let mut fields = Fields::new(format!("buffer `{name}`"), entry.key_span(), table);
+    let mut fields = Fields::new(["buffer `", name, "`"].concat(), entry.key_span(), table);
     let shape = fields.need(cx, "shape").and_then(|shape| cx.shape(name, &shape));
     let dtype = fields.take("type");
     let dtype = cx.dtype(dtype);
@@ -195,7 +195,7 @@ fn members_like(cx: &mut Context<'_>, name: &str, entry: &Entry<'_>, table: &DeT
     let members = cx.program.groups[group].members.clone();
     let declared = members.into_iter().map(|member| {
         let like = cx.program.buffers[member].clone();
-        let name = format!("{prefix}.{}", like.name);
+        let name = [prefix, ".", &like.name].concat();
         cx.declare(Buffer { name, role, init: first, tap: false, ..like }, entry.whole())
     });
     Some(declared.collect())

@@ -4,8 +4,8 @@
 use super::report::{MAX_REPEATS, Site};
 use crate::entity::{GroupId, ScalarId};
 use crate::ir::{
-    Access, Arg, Expr, ExprOp, Factor, Gemm, IndexTerm, KernelCall, LoopBound, MAX_OPERANDS, Node, NodeOp, Program,
-    ProgramError, Resource, Role, Store, Target, View, Writer, node_accesses,
+    Access, Arg, Expr, ExprOp, Factor, Gemm, IndexTerm, Item, KernelCall, LoopBound, MAX_OPERANDS, Node, NodeOp,
+    Program, ProgramError, Resource, Role, Store, Target, View, Writer, node_accesses,
 };
 
 /// Checks a node whose parts are sound by themselves. Gives its accesses.
@@ -91,7 +91,7 @@ pub(super) fn part(program: &Program, node: &Node, resource: &Resource, writes: 
     };
     let stored = |stores: &[Store]| {
         let at = stores.iter().position(|store| is_target(&store.target));
-        at.filter(|_| writes).map(|at| format!("out{at}"))
+        at.filter(|_| writes).map(|at| Item::store_part(at).into_owned())
     };
     let found = match &node.op {
         NodeOp::Map(map) => Some(stored(&map.stores).unwrap_or_else(|| "expr".into())),
@@ -170,18 +170,18 @@ fn generated(site: &mut Site<'_, '_>, exprs: &[(&str, &Expr, bool)], stores: &[S
     if is_too_many(site, touched) {
         return;
     }
-    let mut outputs: Vec<(String, Resource)> = Vec::new();
+    let mut outputs: Vec<Resource> = Vec::new();
     for (at, store) in stores.iter().enumerate() {
         let resource = match store.target {
             Target::View(view) => Resource::View(view),
             Target::Scalar(scalar) => Resource::Scalar(scalar),
         };
-        let part = format!("out{at}");
-        if let Some((first, _)) = outputs.iter().find(|(_, other)| other.overlaps(&resource)) {
-            overlapping(site, first.clone(), part.clone(), resource);
+        if let Some(first) = outputs.iter().position(|other| other.overlaps(&resource)) {
+            let [first, second] = [first, at].map(|at| Item::store_part(at).into_owned());
+            overlapping(site, first, second, resource);
             return;
         }
-        outputs.push((part, resource));
+        outputs.push(resource);
     }
     for &(part, expr, in_place) in exprs {
         let clash = expr.ops().values().find_map(|op| read_elsewhere(op, stores, in_place));

@@ -1,6 +1,6 @@
 //! The frame of a step: variants, phases, bodies, conditionals, `after`; and the order in which nodes stand.
 
-use std::collections::HashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::names;
 use super::report::{Report, Site};
@@ -130,7 +130,7 @@ fn variants(id: StepId, step: &Step, report: &mut Report<'_>) -> Vec<u64> {
         let (step, found) = (step.name.clone(), step.variants.len());
         report.add(&Item::Step(id), ProgramError::TooManyVariants { step, found });
     }
-    let bits: HashMap<&str, u64> =
+    let bits: FxHashMap<&str, u64> =
         step.variants.iter().take(MAX_VARIANTS).enumerate().map(|(at, name)| (name.as_str(), 1 << at)).collect();
     let all = bits.values().fold(0, |all, bit| all | bit).max(1);
     let mut used = 0;
@@ -349,13 +349,13 @@ impl Frame<'_> {
 
     /// Names are unique in each variant.
     fn node_names(&self, report: &mut Report<'_>) {
-        let mut taken: HashMap<&str, u64> = HashMap::with_capacity(self.step.nodes.len());
+        let mut taken: FxHashMap<&str, u64> = FxHashMap::with_capacity_and_hasher(self.step.nodes.len(), FxBuildHasher);
         for (id, node) in self.step.nodes.iter() {
             let (item, mask) = (Item::Node(self.id, id), self.layout.masks[id.index()]);
             names::form(&item, &node.name, report);
             duplicate("node", &node.name, mask, &mut taken, &item, report);
         }
-        let mut taken: HashMap<&str, u64> = HashMap::new();
+        let mut taken: FxHashMap<&str, u64> = FxHashMap::default();
         for layout in &self.layout.phases {
             let (item, name) = (Item::Phase(self.id, layout.phase), &self.step.phases[layout.phase].name);
             duplicate("phase", name, layout.mask, &mut taken, &item, report);
@@ -405,7 +405,7 @@ fn duplicate<'a>(
     kind: &'static str,
     name: &'a str,
     mask: u64,
-    taken: &mut HashMap<&'a str, u64>,
+    taken: &mut FxHashMap<&'a str, u64>,
     item: &Item,
     report: &mut Report<'_>,
 ) {

@@ -1,6 +1,6 @@
 //! Expressions: every operation gets operands that it has a meaning for, and every place is inside its view.
 
-use super::report::Site;
+use super::report::{Site, quoted};
 use crate::entity::{PrimaryMap, SecondaryMap, ValueId};
 use crate::ir::{
     BinaryOp, CompareOp, Expr, ExprOp, IndexTerm, MAX_DEPTH, ProgramError, Shape, UnaryOp, ValueType, View,
@@ -87,7 +87,7 @@ impl Checker<'_, '_, '_> {
     fn load(&mut self, view: View, index: &[IndexTerm]) -> Option<ValueType> {
         let part = self.place.part;
         let what = match self.site.program.buffers.get(view.buffer) {
-            Some(buffer) => format!("`{}`", buffer.name),
+            Some(buffer) => quoted(&buffer.name),
             None => view.buffer.to_string(),
         };
         let viewed = self.site.view(part, &what, view)?;

@@ -1,7 +1,8 @@
 //! Kernel declarations: consistent in themselves and equal to their sources.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::report::Report;
 use crate::entity::{KernelId, PrimaryMap};
@@ -30,7 +31,7 @@ pub(super) fn check(program: &Program, report: &mut Report<'_>) -> Symbols {
 
 /// The signatures of each source text; many kernels share one.
 #[derive(Default)]
-struct Sources(HashMap<(*const u8, usize), Result<Vec<Signature>, SignatureError>>);
+struct Sources(FxHashMap<(*const u8, usize), Result<Vec<Signature>, SignatureError>>);
 
 impl Sources {
     fn get(&mut self, text: &Arc<str>) -> &Result<Vec<Signature>, SignatureError> {
@@ -39,7 +40,7 @@ impl Sources {
 }
 
 fn symbols_of(decl: &KernelDecl) -> Vec<String> {
-    let mut seen = HashSet::new();
+    let mut seen = FxHashSet::default();
     let dims = decl.params.iter().flat_map(|param| param.shape.iter().flatten());
     let names = dims.filter_map(|dim| match dim {
         Dim::Symbol(name) => Some(name),
@@ -54,7 +55,7 @@ fn faults(decl: &KernelDecl, symbols: &[String], sources: &mut Sources) -> Vec<S
         let found = decl.params.len();
         return vec![format!("it has {found} parameters, at most {MAX_OPERANDS} fit in one launch")];
     }
-    let mut names = HashSet::new();
+    let mut names = FxHashSet::default();
     for param in &decl.params {
         if !names.insert(param.name.as_str()) {
             faults.push(format!("two parameters are named `{}`", param.name));

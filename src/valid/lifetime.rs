@@ -1,6 +1,6 @@
 //! What a launch finds in `Temp` and `Output` buffers: nothing is read, or updated, before it was written in full.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::access;
 use super::control::{Event, Layout};
@@ -27,7 +27,7 @@ pub(super) fn check(program: &Program, step: StepId, layout: &Layout, touched: &
         saved_in: SecondaryMap::new(),
         scopes: Vec::new(),
         next_scope: 1,
-        reported: HashSet::new(),
+        reported: FxHashSet::default(),
     };
     let all = layout.phases.iter().fold(0, |all, phase| all | phase.mask);
     for bit in (0..u64::BITS).map(|bit| 1 << bit).filter(|bit| all & bit != 0) {
@@ -46,7 +46,7 @@ pub(super) fn check(program: &Program, step: StepId, layout: &Layout, touched: &
     }
 }
 
-fn written_ever(touched: &Touched) -> HashSet<BufferId> {
+fn written_ever(touched: &Touched) -> FxHashSet<BufferId> {
     let writes = touched.accesses.iter().flatten().filter(|access| access.mode.writes());
     writes.filter_map(|access| view(access).map(|view| view.buffer)).collect()
 }
@@ -63,7 +63,7 @@ struct Lives<'a> {
     step: StepId,
     touched: &'a Touched,
     /// Buffers that some node of the step writes.
-    written_ever: HashSet<BufferId>,
+    written_ever: FxHashSet<BufferId>,
     /// What was written so far.
     written: SecondaryMap<BufferId, Region>,
     /// The scope that last kept a buffer's region from before its own writes.
@@ -72,7 +72,7 @@ struct Lives<'a> {
     scopes: Vec<Scope>,
     next_scope: u64,
     /// Buffers with an error; one each is enough.
-    reported: HashSet<BufferId>,
+    reported: FxHashSet<BufferId>,
 }
 
 struct Scope {
@@ -149,7 +149,7 @@ impl Lives<'_> {
             ProgramError::ReadBeforeWrite { node, buffer }
         };
         let part = access::part(self.program, &step.nodes[id], &Resource::View(*view), mode.writes());
-        let item = if part.is_empty() { Item::Node(self.step, id) } else { Item::Part(self.step, id, part) };
+        let item = if part.is_empty() { Item::Node(self.step, id) } else { Item::Part(self.step, id, part.into()) };
         report.add(&item, error);
     }
 }

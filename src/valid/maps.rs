@@ -1,13 +1,13 @@
 //! Maps and reductions: index spaces, axes, results and where they go.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::NodeTypes;
 use super::expr::{self, Place, Types};
-use super::report::Site;
+use super::report::{Site, quoted};
 use super::shapes;
 use crate::entity::ValueId;
-use crate::ir::{Combiner, Expr, IndexTerm, Map, ProgramError, Reduce, Scatter, Shape, Store, Target, ValueType};
+use crate::ir::{Combiner, Expr, IndexTerm, Item, Map, ProgramError, Reduce, Scatter, Shape, Store, Target, ValueType};
 
 /// Checks a map.
 pub(super) fn map(site: &mut Site<'_, '_>, map: &Map) -> Option<NodeTypes> {
@@ -84,16 +84,16 @@ fn results(site: &mut Site<'_, '_>, expr: &Expr, types: &Types, stores: &[Store]
         site.fail("", |node| ProgramError::Empty { what: format!("{kind} `{node}`") });
         return;
     }
-    let places: HashSet<ValueId> =
+    let places: FxHashSet<ValueId> =
         stores.iter().filter_map(|store| store.scatter.as_ref()).flat_map(computed).collect();
-    let further: HashSet<ValueId> = expr.roots().iter().skip(stores.len()).copied().collect();
+    let further: FxHashSet<ValueId> = expr.roots().iter().skip(stores.len()).copied().collect();
     if expr.roots().len() < stores.len() || places != further {
         let (found, expected) = (expr.roots().len(), format!("{} and {} places", stores.len(), places.len()));
         site.fail(place.part, |node| ProgramError::ResultCount { node, part: place.part, found, expected });
         return;
     }
     for (at, (store, &root)) in stores.iter().zip(expr.roots()).enumerate() {
-        self::store(site, &format!("out{at}"), store, types[root], types, &place.space);
+        self::store(site, &Item::store_part(at), store, types[root], types, &place.space);
     }
 }
 
@@ -107,7 +107,7 @@ fn computed(scatter: &Scatter) -> impl Iterator<Item = ValueId> {
 fn store(site: &mut Site<'_, '_>, part: &str, store: &Store, value: Option<ValueType>, types: &Types, space: &Shape) {
     let (name, element) = match store.target {
         Target::View(view) => {
-            let Some(name) = site.buffer(part, view.buffer).map(|buffer| format!("`{}`", buffer.name)) else { return };
+            let Some(name) = site.buffer(part, view.buffer).map(|buffer| quoted(&buffer.name)) else { return };
             let Some(viewed) = site.view(part, &name, view) else { return };
             match &store.scatter {
                 Some(scatter) => {
@@ -120,7 +120,7 @@ fn store(site: &mut Site<'_, '_>, part: &str, store: &Store, value: Option<Value
         }
         Target::Scalar(id) => {
             let Some(scalar) = site.scalar(part, id) else { return };
-            let name = format!("`{}`", scalar.name);
+            let name = quoted(&scalar.name);
             scalar_target(site, part, &name, store, space);
             (name, ValueType::of(scalar.init.dtype()))
         }

@@ -1,6 +1,6 @@
 //! Names: well formed, each standing for one thing.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::report::Report;
 use crate::ir::{Item, Program, ProgramError};
@@ -40,7 +40,7 @@ pub(super) fn form(item: &Item, name: &str, report: &mut Report<'_>) {
 
 /// Names of one kind, or of kinds that share one space.
 #[derive(Default)]
-struct Names<'a>(HashSet<&'a str>);
+struct Names<'a>(FxHashSet<&'a str>);
 
 impl<'a> Names<'a> {
     fn add(&mut self, item: &Item, kind: &'static str, name: &'a str, report: &mut Report<'_>) {

@@ -44,6 +44,16 @@ impl Region {
         reached >= range.end()
     }
 
+    /// One box.
+    fn of(ranges: &[AxisRange]) -> Self {
+        let (range, further) = split(ranges);
+        if range.len == 0 {
+            return Self::default();
+        }
+        let inner = if further.is_empty() { Self::default() } else { Self::of(further) };
+        Self { size: 1 + inner.size, bands: vec![Band { start: u64::from(range.start), end: range.end(), inner }] }
+    }
+
     fn meeting(&self, range: &AxisRange) -> &[Band] {
         let from = self.bands.partition_point(|band| band.end <= u64::from(range.start));
         let to = self.bands.partition_point(|band| band.start < range.end());
@@ -51,13 +61,14 @@ impl Region {
     }
 
     fn insert(&mut self, ranges: &[AxisRange]) {
+        if self.bands.is_empty() {
+            *self = Self::of(ranges);
+            return;
+        }
         let (range, further) = split(ranges);
         let (start, end) = (u64::from(range.start), range.end());
         let boxed = |start, end| {
-            let mut inner = Self::default();
-            if !further.is_empty() {
-                inner.insert(further);
-            }
+            let inner = if further.is_empty() { Self::default() } else { Self::of(further) };
             Band { start, end, inner }
         };
         let from = self.bands.partition_point(|band| band.end <= start);

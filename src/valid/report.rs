@@ -80,7 +80,7 @@ impl<'r, 'a> Site<'r, 'a> {
         self.broken = true;
         let item = match part {
             "" => Item::Node(self.step, self.node),
-            part => Item::Part(self.step, self.node, part.into()),
+            part => Item::Part(self.step, self.node, part.to_owned().into()),
         };
         let error = error(self.name());
         self.report.add(&item, error);
@@ -161,4 +161,9 @@ pub(super) fn box_text(view: &View) -> String {
         _ => format!("{}:{}", range.start, range.end()),
     });
     format!("[{}]", ranges.collect::<Vec<_>>().join(", "))
+}
+
+/// A name as messages show it. Made for every operand, wrong or not, so without the formatter.
+pub(super) fn quoted(name: &str) -> String {
+    ["`", name, "`"].concat()
 }

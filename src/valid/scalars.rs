@@ -1,6 +1,6 @@
 //! Scalars: one writing node in each variant of a step; loops own their cells.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::access;
 use super::control::{Event, Layout};
@@ -12,7 +12,8 @@ use crate::ir::{Item, LoopBound, NodeOp, Program, ProgramError, Resource, Step};
 /// Checks a step.
 pub(super) fn check(program: &Program, id: StepId, layout: &Layout, touched: &Touched, report: &mut Report<'_>) {
     let step = &program.steps[id];
-    let mut writers = Writers { program, id, step, ends: Vec::new(), known: HashMap::new(), bounds: HashMap::new() };
+    let mut writers =
+        Writers { program, id, step, ends: Vec::new(), known: FxHashMap::default(), bounds: FxHashMap::default() };
     for phase in &layout.phases {
         writers.bounds.clear();
         writers.ends = ends(&phase.events, step.nodes.len());
@@ -58,9 +59,9 @@ struct Writers<'a> {
     id: StepId,
     step: &'a Step,
     ends: Vec<usize>,
-    known: HashMap<ScalarId, Vec<Writer>>,
+    known: FxHashMap<ScalarId, Vec<Writer>>,
     /// Cells that are the bound of a loop around the present event: the event behind the body, and the loop.
-    bounds: HashMap<ScalarId, (usize, NodeId)>,
+    bounds: FxHashMap<ScalarId, (usize, NodeId)>,
 }
 
 impl Writers<'_> {
@@ -114,8 +115,11 @@ impl Writers<'_> {
         }
         let (first, second) = (&self.step.nodes[first.node], &self.step.nodes[writer.node]);
         let part = access::part(self.program, second, &Resource::Scalar(scalar), true);
-        let item =
-            if part.is_empty() { Item::Node(self.id, writer.node) } else { Item::Part(self.id, writer.node, part) };
+        let item = if part.is_empty() {
+            Item::Node(self.id, writer.node)
+        } else {
+            Item::Part(self.id, writer.node, part.into())
+        };
         let error = ProgramError::TwoWriters {
             scalar: self.program.scalars[scalar].name.clone(),
             first: first.name.clone(),

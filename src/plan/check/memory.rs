@@ -1,6 +1,8 @@
 //! Everything has a place of its own, or one that its last owner has certainly left.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
 
 use super::CheckError;
 use super::reach::{name_at, unreached};
@@ -37,9 +39,9 @@ pub(super) fn check(plan: &StepPlan, bodies: &Bodies<'_>, errors: &mut Vec<Check
 }
 
 /// Which units touch each buffer, in the order of the plan, bodies after their conditional.
-fn users(plan: &StepPlan, bodies: &Bodies<'_>) -> HashMap<BufferId, Vec<UnitId>> {
+fn users(plan: &StepPlan, bodies: &Bodies<'_>) -> FxHashMap<BufferId, Vec<UnitId>> {
     let program = plan.program.program();
-    let mut users: HashMap<BufferId, Vec<UnitId>> = HashMap::new();
+    let mut users: FxHashMap<BufferId, Vec<UnitId>> = FxHashMap::default();
     let mut stack: Vec<UnitId> = Vec::new();
     for body in bodies.list.iter().filter(|body| body.owner.is_none()) {
         stack.extend(body.body.units.iter().rev());
@@ -59,7 +61,7 @@ fn users(plan: &StepPlan, bodies: &Bodies<'_>) -> HashMap<BufferId, Vec<UnitId>>
 
 struct Memory<'a, 'e> {
     plan: &'a StepPlan,
-    users: HashMap<BufferId, Vec<UnitId>>,
+    users: FxHashMap<BufferId, Vec<UnitId>>,
     pieces: Vec<Piece>,
     errors: &'e mut Vec<CheckError>,
 }
@@ -85,7 +87,7 @@ impl Memory<'_, '_> {
     fn buffers(&mut self) {
         let plan = self.plan;
         let program = plan.program.program();
-        let grouped: HashMap<BufferId, GroupId> = program
+        let grouped: FxHashMap<BufferId, GroupId> = program
             .groups
             .iter()
             .flat_map(|(id, group)| group.members.iter().map(move |&member| (member, id)))
@@ -204,7 +206,7 @@ fn inside_region(plan: &StepPlan, piece: &Piece, errors: &mut Vec<CheckError>) {
 
 /// Goes through the pieces of a region in the order of their first use, keeping the owner of each byte.
 fn owners(plan: &StepPlan, bodies: &Bodies<'_>, mut pieces: Vec<&Piece>, region: Region, errors: &mut Vec<CheckError>) {
-    let paths: HashMap<UnitId, Vec<(usize, u32)>> =
+    let paths: FxHashMap<UnitId, Vec<(usize, u32)>> =
         pieces.iter().flat_map(|piece| &piece.users).map(|&unit| (unit, path(plan, bodies, unit))).collect();
     pieces.sort_by_key(|piece| piece.users.iter().map(|unit| &paths[unit]).min().cloned());
     let mut owned: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
@@ -261,7 +263,7 @@ type HandOvers = BTreeMap<(u32, u32), (usize, usize)>;
 
 /// Orders that memory reuse needs, collected per body so that they can be answered together.
 struct Reuse<'a> {
-    paths: &'a HashMap<UnitId, Vec<(usize, u32)>>,
+    paths: &'a FxHashMap<UnitId, Vec<(usize, u32)>>,
     /// Per body.
     pairs: BTreeMap<usize, HandOvers>,
     /// Uses that nothing can order: two branches of one conditional, one loop, one unit, or a later graph.

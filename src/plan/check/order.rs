@@ -4,9 +4,10 @@
 //! boxes, each access is paired with the last write to the other box and the reads since then. What lies further back is
 //! ordered by the pairs of that box with itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
 
 use super::CheckError;
 use super::reach::{name_at, unreached};
@@ -63,7 +64,7 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
         let why = || uses.get_index(b).map_or_else(String::new, |(resource, _)| resource_name(program, resource));
         pairs(&uses[a], &uses[b], &mut |earlier, later| note(earlier, later, &why));
     }
-    let orders: HashMap<Listed, u32> = view.nodes.iter().zip(0u32..).map(|(&listed, order)| (listed, order)).collect();
+    let orders: FxHashMap<Listed, u32> = view.nodes.iter().zip(0u32..).map(|(&listed, order)| (listed, order)).collect();
     for (later, &(node, iteration)) in (0u32..).zip(&view.nodes) {
         let wishes = step.nodes[node].after.iter().filter_map(|&earlier| orders.get(&(earlier, iteration)));
         wishes.for_each(|&earlier| note(earlier, later, &|| "after".to_owned()));
@@ -72,7 +73,7 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
 }
 
 /// The place in the plan's list of each node of a body.
-fn places(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> HashMap<Listed, u32> {
+fn places(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> FxHashMap<Listed, u32> {
     let listed = |unit| (plan.units[unit].node, plan.units[unit].iteration);
     bodies.list[body].body.units.iter().zip(0u32..).map(|(&unit, place)| (listed(unit), place)).collect()
 }

@@ -1,6 +1,6 @@
 //! Programmatic edges join kernels that promise to wait, and what a kernel reads before it waits is finished by then.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::CheckError;
 use super::structure::Bodies;
@@ -44,9 +44,9 @@ fn fault(plan: &StepPlan, body: &Body, edge: &Edge) -> Option<String> {
 
 /// Units that have finished before `unit` can start: the sources of its full edges and all before them, and what strictly
 /// precedes the sources of its programmatic edges.
-fn finished_before(body: &Body, unit: UnitId) -> HashSet<UnitId> {
+fn finished_before(body: &Body, unit: UnitId) -> FxHashSet<UnitId> {
     let sources = |to: UnitId| body.edges.iter().filter(move |edge| edge.to == to);
-    let mut finished = HashSet::new();
+    let mut finished = FxHashSet::default();
     let mut stack: Vec<UnitId> = Vec::new();
     for edge in sources(unit) {
         match edge.kind {

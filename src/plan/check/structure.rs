@@ -1,6 +1,6 @@
 //! Every node is one unit in the right body, runs as its declaration says, and edges join units of one body, forward.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::CheckError;
 use crate::codegen::{map_launch, reduce_schedule};
@@ -117,7 +117,7 @@ impl<'a> Structure<'a, '_> {
     fn body(&mut self, body: &'a Body, owner: Option<UnitId>, expected: &[(PhaseId, Listed)]) {
         let step = &self.plan.program.program().steps[self.plan.step];
         let index = self.bodies.list.len();
-        let mut missing: HashMap<Listed, PhaseId> = expected.iter().map(|&(phase, node)| (node, phase)).collect();
+        let mut missing: FxHashMap<Listed, PhaseId> = expected.iter().map(|&(phase, node)| (node, phase)).collect();
         for (place, &unit) in (0u32..).zip(&body.units) {
             let Some(found) = self.plan.units.get(unit) else {
                 self.errors.push(CheckError::MisplacedUnit { unit: unit.to_string(), reason: "does not exist" });
@@ -148,7 +148,7 @@ impl<'a> Structure<'a, '_> {
     }
 
     fn edges(&mut self, body: &Body, index: usize) {
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         for edge in &body.edges {
             let place = |unit: UnitId| self.bodies.place[unit].filter(|&(own, _)| own == index).map(|(_, place)| place);
             let reason = match (place(edge.from), place(edge.to)) {

@@ -1,9 +1,11 @@
 //! Edges by the unit that waits: whom it follows, and why.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
 
 use super::names::Names;
-use crate::entity::{BufferId, GroupId, UnitId};
+use crate::entity::{BufferId, GroupId, SecondaryMap, UnitId};
 use crate::ir::Resource;
 use crate::plan::arena::groups;
 use crate::plan::types::{Body, Cause, EdgeKind};
@@ -25,7 +27,7 @@ pub(super) struct Wait<'a> {
 /// Explains the edges of bodies.
 pub(super) struct Waits<'a> {
     names: Names<'a>,
-    groups: HashMap<BufferId, GroupId>,
+    groups: SecondaryMap<BufferId, Option<GroupId>>,
 }
 
 impl<'a> Waits<'a> {
@@ -34,11 +36,12 @@ impl<'a> Waits<'a> {
     }
 
     /// What each unit of a body waits for: its edges first, then what their paths cover.
-    pub(super) fn of(&self, body: &'a Body) -> HashMap<UnitId, Vec<Wait<'a>>> {
-        let place: HashMap<UnitId, usize> = body.units.iter().enumerate().map(|(place, &unit)| (unit, place)).collect();
+    pub(super) fn of(&self, body: &'a Body) -> FxHashMap<UnitId, Vec<Wait<'a>>> {
+        let place: FxHashMap<UnitId, usize> =
+            body.units.iter().enumerate().map(|(place, &unit)| (unit, place)).collect();
         let place_of = |unit: UnitId| place.get(&unit).copied().unwrap_or(usize::MAX);
-        let mut direct: HashMap<UnitId, Vec<Wait<'a>>> = HashMap::new();
-        let mut covered: HashMap<UnitId, Covered<'_>> = HashMap::new();
+        let mut direct: FxHashMap<UnitId, Vec<Wait<'a>>> = FxHashMap::default();
+        let mut covered: FxHashMap<UnitId, Covered<'_>> = FxHashMap::default();
         for edge in &body.edges {
             let mut own = Vec::new();
             for cause in &edge.causes {
@@ -70,7 +73,7 @@ impl<'a> Waits<'a> {
 
     /// Causes in words. Where all members of a group have the same hazard, the group stands for them.
     fn causes(&self, causes: &[&Cause]) -> Vec<String> {
-        let mut members: HashMap<(GroupId, &str), usize> = HashMap::new();
+        let mut members: FxHashMap<(GroupId, &str), usize> = FxHashMap::default();
         for cause in causes {
             if let Some((group, hazard)) = self.whole_member(cause) {
                 *members.entry((group, hazard)).or_default() += 1;
@@ -99,7 +102,7 @@ impl<'a> Waits<'a> {
     fn whole_member(&self, cause: &Cause) -> Option<(GroupId, &'static str)> {
         let Cause::Hazard { hazard, resource: Resource::View(view), .. } = cause else { return None };
         let whole = view.is_full(&self.names.program.buffers[view.buffer].shape);
-        self.groups.get(&view.buffer).filter(|_| whole).map(|&group| (group, hazard.name()))
+        self.groups[view.buffer].filter(|_| whole).map(|group| (group, hazard.name()))
     }
 }
 

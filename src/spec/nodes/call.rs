@@ -1,7 +1,6 @@
 //! `kernel`: calls of hand-written kernels.
 
-use std::collections::HashMap;
-
+use rustc_hash::FxHashMap;
 use toml::de::DeValue;
 
 use super::{Draft, StepReader};
@@ -54,7 +53,7 @@ impl<'d> StepReader<'_, '_, 'd> {
                 Given::Known(arg, span) => (arg, span),
                 Given::New(name, span) => (self.declare_arg(param, &name, &span, &symbols)?, span),
             };
-            parts.push((param.name.clone(), span));
+            parts.push((param.name.clone().into(), span));
             known.push(arg);
         }
         Some(Draft { op: NodeOp::Kernel(KernelCall { kernel, args: known }), parts })
@@ -109,8 +108,8 @@ impl<'d> StepReader<'_, '_, 'd> {
     }
 
     /// What the symbols of the declaration stand for, as far as the given arguments say. Contradictions are for validation.
-    fn symbols<'p>(&self, args: impl Iterator<Item = (&'p KernelParam, &'p Given)>) -> HashMap<String, u32> {
-        let mut symbols = HashMap::new();
+    fn symbols<'p>(&self, args: impl Iterator<Item = (&'p KernelParam, &'p Given)>) -> FxHashMap<String, u32> {
+        let mut symbols = FxHashMap::default();
         for (param, given) in args {
             let (Some(pattern), Given::Known(arg, _)) = (&param.shape, given) else { continue };
             let extents = match arg {
@@ -133,7 +132,7 @@ impl<'d> StepReader<'_, '_, 'd> {
         param: &KernelParam,
         name: &str,
         span: &Span,
-        symbols: &HashMap<String, u32>,
+        symbols: &FxHashMap<String, u32>,
     ) -> Option<Arg> {
         if let Some(Symbol::Buffer(known)) = self.cx.symbols.get(name) {
             return Some(Arg::View(View::full(*known, &self.cx.program.buffers[*known].shape)));

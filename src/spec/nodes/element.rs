@@ -43,7 +43,7 @@ impl<'d> StepReader<'_, '_, 'd> {
         let hints = hints(&lowering, &outputs);
         let values = lowering.results(ast, &hints)?;
         let Stored { expr, stores, mut parts } = store(lowering, values, &outputs, rules, new)?;
-        parts.push(("expr".to_owned(), span));
+        parts.push(("expr".into(), span));
         Some(Draft { op: NodeOp::Map(Map { space, expr, stores }), parts })
     }
 
@@ -96,9 +96,9 @@ impl<'d> StepReader<'_, '_, 'd> {
         let hints = hints(&lowering, &outputs);
         let values = lowering.results(&finish, &hints)?;
         let Stored { expr: finish, stores, mut parts } = store(lowering, values, &outputs, rules, None)?;
-        parts.push(("expr".to_owned(), text.whole()));
-        parts.push(("finish".to_owned(), finish_span));
-        parts.extend(axes_entry.map(|entry| ("axes".to_owned(), entry.span())));
+        parts.push(("expr".into(), text.whole()));
+        parts.push(("finish".into(), finish_span));
+        parts.extend(axes_entry.map(|entry| ("axes".into(), entry.span())));
         Some(Draft { op: NodeOp::Reduce(Reduce { space, axes, combiner, expr, finish, stores }), parts })
     }
 

@@ -35,7 +35,7 @@ impl<'d> StepReader<'_, '_, 'd> {
                 *text = OutputText::Known(syntax::Ast::name(name, span.clone()));
             }
         }
-        let product_name = format!("{name}.mm");
+        let product_name = [name, ".mm"].concat();
         let d = match self.cx.symbols.get(&product_name) {
             Some(&Symbol::Buffer(known)) => View::full(known, &self.cx.program.buffers[known].shape),
             _ => {

@@ -6,8 +6,9 @@ mod element;
 mod matrix;
 mod output;
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
+use rustc_hash::FxHashMap;
 use toml::de::{DeTable, DeValue};
 
 use super::context::Context;
@@ -27,7 +28,7 @@ pub(super) fn step(cx: &mut Context<'_>, entry: &Entry<'_>) {
     };
     let step = cx.program.steps.push(Step { name: entry.key.to_owned(), ..Step::default() });
     cx.origin(Item::Step(step), entry.key_span());
-    let mut reader = StepReader { cx, step, names: HashMap::new(), after: Vec::new() };
+    let mut reader = StepReader { cx, step, names: FxHashMap::default(), after: Vec::new() };
     for (entry, table) in reader.settings_and_phases(table) {
         reader.phase(&entry, table);
     }
@@ -39,7 +40,7 @@ struct StepReader<'c, 'a, 'd> {
     cx: &'c mut Context<'a>,
     step: StepId,
     /// Every node of the step by name, with the body that it is in.
-    names: HashMap<String, Vec<(BodyKey, NodeId)>>,
+    names: FxHashMap<String, Vec<(BodyKey, NodeId)>>,
     /// What is still to be resolved: nodes, their bodies, and the names they come after.
     after: Vec<(NodeId, BodyKey, Vec<Text<'d>>)>,
 }
@@ -50,12 +51,12 @@ type BodyKey = (usize, usize);
 /// A node with the places of its parts, before it has an id.
 struct Draft {
     op: NodeOp,
-    parts: Vec<(String, Span)>,
+    parts: Vec<(Cow<'static, str>, Span)>,
 }
 
 impl Draft {
-    fn new(op: NodeOp, parts: Vec<(&str, Span)>) -> Self {
-        Self { op, parts: parts.into_iter().map(|(part, span)| (part.to_owned(), span)).collect() }
+    fn new(op: NodeOp, parts: Vec<(&'static str, Span)>) -> Self {
+        Self { op, parts: parts.into_iter().map(|(part, span)| (part.into(), span)).collect() }
     }
 }
 
@@ -151,7 +152,7 @@ impl<'d> StepReader<'_, '_, 'd> {
         let Some(table) = entry.table() else {
             return self.cx.wrong_type(entry, &format!("a node: a table with one of the keys {}", KINDS.join(", ")));
         };
-        let mut fields = Fields::new(format!("node `{name}`"), entry.key_span(), table);
+        let mut fields = Fields::new(["node `", name, "`"].concat(), entry.key_span(), table);
         let after = fields.take("after");
         let after = after.and_then(|after| self.cx.text_or_texts(&after, "the names of nodes")).unwrap_or_default();
         let kinds: Vec<_> = KINDS.iter().copied().filter(|kind| fields.has(kind)).collect();

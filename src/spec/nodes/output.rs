@@ -1,8 +1,10 @@
 //! Where a node's results go: `out`, or memory of the node's own name.
 
+use std::borrow::Cow;
+
 use super::StepReader;
 use crate::entity::ValueId;
-use crate::ir::{DType, Expr, IndexTerm, Scatter, ScatterRule, Shape, Store, Symbol, Target, ValueType, View};
+use crate::ir::{DType, Expr, IndexTerm, Item, Scatter, ScatterRule, Shape, Store, Symbol, Target, ValueType, View};
 use crate::spec::document::{Fields, Span, Text};
 use crate::spec::error::SpecError;
 use crate::spec::expr::Lowering;
@@ -148,7 +150,7 @@ pub(super) fn hints(lowering: &Lowering<'_, '_>, outputs: &[Output<'_>]) -> Vec<
 pub(super) struct Stored {
     pub(super) expr: Expr,
     pub(super) stores: Vec<Store>,
-    pub(super) parts: Vec<(String, Span)>,
+    pub(super) parts: Vec<(Cow<'static, str>, Span)>,
 }
 
 /// Stores `values` to the outputs.
@@ -207,6 +209,6 @@ pub(super) fn store(
     let stores =
         targets.into_iter().zip(places).map(|(target, terms)| Store { target, scatter: terms.map(&mut scatter) });
     let stores = stores.collect();
-    let parts = outputs.iter().enumerate().map(|(at, output)| (format!("out{at}"), output.span())).collect();
+    let parts = outputs.iter().enumerate().map(|(at, output)| (Item::store_part(at), output.span())).collect();
     Some(Stored { expr, stores, parts })
 }

@@ -1,6 +1,8 @@
 //! Which `Temp`s need no declaration, because the node that first writes them gives them name, type and shape.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
 
 use super::expr::is_whole;
 use crate::entity::{BufferId, EntityRef, NodeId};
@@ -131,7 +133,7 @@ impl Search<'_> {
     fn call(&mut self, call: &KernelCall) {
         let params = self.program.kernels[call.kernel].params.iter().filter(|param| param.class.needs_argument());
         let args: Vec<_> = params.zip(&call.args).collect();
-        let mut symbols = HashMap::new();
+        let mut symbols = FxHashMap::default();
         for (param, arg) in &args {
             let extents = match arg {
                 Arg::View(view) if !self.is_new(view) => view.shape().dims().to_vec(),
