@@ -51,22 +51,18 @@ pub enum RuntimeError {
     },
     /// What a lane writes is touched by that lane alone.
     #[error(
-        "{kind} `{name}` is written by {writer} on lane `{writer_lane}` and used by {other} on lane `{other_lane}`: lanes are not \
-         ordered; give lane `{other_lane}` a copy of its own and publish to it through a link"
+        "{kind} `{name}` is written by {writer} and used by {other}: lanes are not ordered; give the latter a copy of its own and \
+         publish to it through a link"
     )]
     SharedAcrossLanes {
         /// Buffer or scalar.
         kind: &'static str,
         /// Its name.
         name: String,
-        /// The step that writes it, and the variant where it has variants.
+        /// The step that writes it, with its lane, and the variant where it has variants.
         writer: String,
-        /// That step's lane.
-        writer_lane: String,
-        /// A step of another lane that touches it.
+        /// A step of another lane that touches it, likewise.
         other: String,
-        /// That step's lane.
-        other_lane: String,
     },
     /// A link copies parameters or state of one lane to memory that one other lane only reads.
     #[error("link `{link}`: `{name}`: {problem}")]

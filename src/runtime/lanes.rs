@@ -73,14 +73,15 @@ impl Lanes {
         let Some(writer) = touched.writer else { return Ok(()) };
         let lane = self.of_plan[writer];
         let Some(&(other, reader)) = touched.by.iter().find(|&&(of, _)| of != lane) else { return Ok(()) };
-        let step = |plan: usize| step_name(plans[plan].step_name(), plans[plan].variant());
+        let step = |plan: usize, lane: usize| {
+            let step = step_name(plans[plan].step_name(), plans[plan].variant());
+            format!("{step} on lane `{}`", self.names[lane])
+        };
         Err(RuntimeError::SharedAcrossLanes {
             kind,
             name: name.to_owned(),
-            writer: step(writer),
-            writer_lane: self.names[lane].clone(),
-            other: step(reader),
-            other_lane: self.names[other].clone(),
+            writer: step(writer, lane),
+            other: step(reader, other),
         })
     }
 

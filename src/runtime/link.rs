@@ -71,16 +71,13 @@ impl Link {
         for [from, to] in &self.parts {
             let (from, to) = (resolver.whole(from)?, resolver.whole(to)?);
             resolver.check_alike(&from, &to)?;
-            for (&source, &target) in from.buffers.iter().zip(&to.buffers) {
-                let ends = resolver.lanes(source, target, plans, lanes)?;
-                if *joined.get_or_insert(ends) != ends {
-                    let name = buffer_name(resolver.program(), target);
-                    return Err(
-                        resolver.wrong(name, "the parts of a link join the same two lanes: make two links".to_owned())
-                    );
-                }
-                lanes.is_target(target, ends.1);
+            let ends = resolver.lanes(&from, &to, plans, lanes)?;
+            if *joined.get_or_insert(ends) != ends {
+                return Err(
+                    resolver.wrong(to.name, "it joins other lanes than the first part: make two links".to_owned())
+                );
             }
+            to.buffers.iter().for_each(|&target| lanes.is_target(target, ends.1));
             copies.extend(resolver.copies(&from, &to));
         }
         let Some((from, to)) = joined else {
@@ -172,34 +169,41 @@ impl Resolver<'_> {
     /// The lane that writes the source, and the other one, which alone reads the target.
     fn lanes(
         &self,
-        source: BufferId,
-        target: BufferId,
+        from: &Whole,
+        to: &Whole,
         plans: &[StepPlan],
         lanes: &Lanes,
     ) -> Result<(usize, usize), RuntimeError> {
-        let name = buffer_name(self.program(), target);
-        if let Some(plan) = lanes.writing_plan(target) {
-            let step = step_name(plans[plan].step_name(), plans[plan].variant());
-            return Err(self.wrong(name, format!("{step} writes it: only the link may write its target")));
+        for &target in &to.buffers {
+            if let Some(plan) = lanes.writing_plan(target) {
+                let step = step_name(plans[plan].step_name(), plans[plan].variant());
+                let name = buffer_name(self.program(), target);
+                return Err(self.wrong(name, format!("{step} writes it: only the link may write its target")));
+            }
         }
-        let from = lanes.writer_of_buffer(source);
-        let mut readers = lanes.touching(target);
-        let Some(to) = readers.next() else {
-            return Err(
-                self.wrong(name, "no step of this session reads it: pass the plan of the step that does".to_owned())
-            );
+        let one = |mut found: Vec<usize>, none: &str, several: &str, name: &str| {
+            found.sort_unstable();
+            found.dedup();
+            match found[..] {
+                [lane] => Ok(lane),
+                [] => Err(self.wrong(name.to_owned(), none.to_owned())),
+                _ => Err(self.wrong(name.to_owned(), several.to_owned())),
+            }
         };
-        if readers.next().is_some() {
-            return Err(self.wrong(name, "steps of two lanes read it: give each lane a copy of its own".to_owned()));
-        }
-        if to == from {
-            let lane = &lanes.names()[to];
+        let writers = from.buffers.iter().map(|&source| lanes.writer_of_buffer(source)).collect();
+        let writer =
+            one(writers, "an empty group", "steps of two lanes write its members: make two links", &from.name)?;
+        let readers = to.buffers.iter().flat_map(|&target| lanes.touching(target)).collect();
+        let nobody = "no step of this session reads it: pass the plan of the step that does";
+        let reader = one(readers, nobody, "steps of two lanes read it: give each lane a copy of its own", &to.name)?;
+        if reader == writer {
+            let lane = &lanes.names()[reader];
             let problem = format!(
                 "source and target are both of lane `{lane}`: read the source, or move the step to another lane"
             );
-            return Err(self.wrong(name, problem));
+            return Err(self.wrong(to.name.clone(), problem));
         }
-        Ok((from, to))
+        Ok((writer, reader))
     }
 
     /// One copy for a group, whose members lie side by side, padding included; one for a buffer.

@@ -41,7 +41,8 @@ pub(crate) fn twins() -> Twins {
     let x = p.param::<f32>("x", [32, 48], Init::Uniform { bound: 1.0 });
     let w = p.param::<f32>("w", [40, 48], Init::Zeros);
     let b = p.param::<f32>("b", [7], Init::Zeros);
-    let weights = p.group("weights", &[w, b]);
+    let unread = p.param::<f32>("unread", [3], Init::Zeros);
+    let weights = p.group("weights", &[w, b, unread]);
     let seen = p.group_like("seen", weights, Role::State);
     let [seen_w, seen_b] = ["w", "b"].map(|name| p.tensor::<f32>(&format!("seen.{name}")));
     let product = p.output::<f32>("product", [32, 40]);

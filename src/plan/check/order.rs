@@ -64,7 +64,8 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
         let why = || uses.get_index(b).map_or_else(String::new, |(resource, _)| resource_name(program, resource));
         pairs(&uses[a], &uses[b], &mut |earlier, later| note(earlier, later, &why));
     }
-    let orders: FxHashMap<Listed, u32> = view.nodes.iter().zip(0u32..).map(|(&listed, order)| (listed, order)).collect();
+    let orders: FxHashMap<Listed, u32> =
+        view.nodes.iter().zip(0u32..).map(|(&listed, order)| (listed, order)).collect();
     for (later, &(node, iteration)) in (0u32..).zip(&view.nodes) {
         let wishes = step.nodes[node].after.iter().filter_map(|&earlier| orders.get(&(earlier, iteration)));
         wishes.for_each(|&earlier| note(earlier, later, &|| "after".to_owned()));

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
 use super::resume::CheckpointFile;
 use super::ticket::CheckpointTicket;
-use super::writer::{Retention, UNFINISHED};
+use super::writer::{Retention, UNFINISHED, sync_folder};
 use crate::runtime::Session;
 
 const PREFIX: &str = "step-";
@@ -125,6 +126,36 @@ impl CheckpointFolder {
         metadata: &BTreeMap<String, String>,
     ) -> Result<CheckpointTicket, CheckpointError> {
         session.checkpoint(self.path.join(BEST), metadata)
+    }
+
+    /// Makes the numbered checkpoint the best one too, in one step and without writing it again; `false`, with nothing done, where
+    /// there is no such file.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn set_best(&self, number: u64) -> Result<bool, CheckpointError> {
+        let (from, best) = (self.path.join(format!("{PREFIX}{number}{SUFFIX}")), self.path.join(BEST));
+        let begun = self.path.join(format!("{}best{}", UNFINISHED.0, UNFINISHED.1));
+        let failed = |doing| {
+            let path = best.clone();
+            move |source| CheckpointError::Write { path, doing, source }
+        };
+        if begun.exists() {
+            remove(&begun);
+        }
+        // Where the file system has no second names, a copy does.
+        match fs::hard_link(&from, &begun).or_else(|_| fs::copy(&from, &begun).map(drop)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(failed("giving a checkpoint a second name")(error)),
+        }
+        fs::rename(&begun, &best).map_err(failed("giving it its name"))?;
+        if begun.exists() {
+            // Both names were of one file already, and such a renaming does nothing.
+            remove(&begun);
+        }
+        sync_folder(&self.path).map_err(failed("making its name safe on the disk"))?;
+        Ok(true)
     }
 
     /// The best checkpoint, where one was saved.
