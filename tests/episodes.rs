@@ -24,6 +24,7 @@ example_modules! {
     "../examples/dqn/network.rs" network,
     "../examples/dqn/replay.rs" replay,
     "../examples/dqn/report.rs" report,
+    "../examples/dqn/validation.rs" validation,
     "../examples/dqn/synthetic.rs" synthetic,
 }
 

@@ -18,6 +18,7 @@ example_modules! {
     "../examples/dqn/evaluate.rs" evaluate,
     "../examples/dqn/folds.rs" folds,
     "../examples/dqn/hyper.rs" hyper,
+    "../examples/dqn/keeper.rs" keeper,
     "../examples/dqn/market.rs" market,
     "../examples/dqn/network.rs" network,
     "../examples/dqn/replay.rs" replay,
@@ -27,6 +28,7 @@ example_modules! {
     "../examples/dqn/synthetic.rs" synthetic,
     "../examples/dqn/train.rs" train,
     "../examples/dqn/trainer.rs" trainer,
+    "../examples/dqn/validation.rs" validation,
 }
 
 use folds::{Fold, walk_forward};
@@ -45,7 +47,7 @@ fn run(setup: Setup, prices: &Prices, fold: &Fold, fusion: &FusionPlan) -> (Judg
     let interval = setup.updates.div_ceil(5);
     let mut trainer = Trainer::open(setup, prices, Device::Host, fusion, SEED).expect("a valid program");
     let mut seen = Vec::new();
-    trainer.train(0, fold, interval, |progress| seen.push(progress)).expect("the host does not fail");
+    trainer.train(0, fold, interval, |progress, _| seen.push(progress)).expect("the host does not fail");
     assert_eq!(trainer.skipped().expect("a counter"), 0);
     (trainer.judge(fold).expect("the host does not fail"), seen)
 }

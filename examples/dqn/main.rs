@@ -11,9 +11,11 @@ mod evaluate;
 mod folds;
 mod golden;
 mod hyper;
+mod keeper;
 mod market;
 mod measure;
 mod network;
+mod overhead;
 mod replay;
 mod report;
 mod schedule;
@@ -21,12 +23,14 @@ mod setup;
 mod synthetic;
 mod train;
 mod trainer;
+mod validation;
 mod verify;
 mod verify_command;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -37,10 +41,11 @@ use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{Device, RuntimeError};
 
 use folds::{Fold, walk_forward};
+use keeper::Keeper;
 use market::Prices;
 use report::{FoldResult, Report};
 use setup::{SYNTHETIC_DAYS, SYNTHETIC_STOCKS, Setup, Size, World};
-use trainer::{Progress, Trainer};
+use trainer::{Ending, Progress, Trainer};
 
 /// The prices that come with the example, so that it runs from anywhere.
 const PRICES: &[u8] = include_bytes!("../data/sp500_20_stocks_daily.csv.gz");
@@ -49,7 +54,7 @@ const PRICES: &[u8] = include_bytes!("../data/sp500_20_stocks_daily.csv.gz");
 #[derive(Debug, Parser)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  dqn\n  dqn --market synthetic\n  dqn train --variant c51 --folds 3 --json results.json\n  dqn verify tests/golden/*.safetensors"
+    after_help = "Examples:\n  dqn\n  dqn --market synthetic\n  dqn train --variant c51 --folds 3 --json results.json\n  dqn --checkpoint-dir runs/a\n  dqn --checkpoint-dir runs/a --resume runs/a\n  dqn verify tests/golden/*.safetensors"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -66,6 +71,8 @@ enum Command {
     Verify(verify_command::Args),
     /// Measures the training step, plan against plan.
     Measure(measure::Args),
+    /// Measures what validation and checkpoints cost the training step.
+    Overhead(overhead::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -100,6 +107,13 @@ struct TrainArgs {
     /// Also writes the results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Writes a checkpoint into this folder at the end of each epoch, and when the run is interrupted with Ctrl-C.
+    #[arg(long, value_name = "FOLDER")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Goes on from a checkpoint, or from the newest that is whole below a checkpoint folder. The other options must be those of
+    /// the run that wrote it; device and plan may differ.
+    #[arg(long, value_name = "PATH")]
+    resume: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -130,6 +144,9 @@ impl Variant {
     }
 }
 
+/// What shells expect of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
@@ -137,6 +154,7 @@ fn main() -> ExitCode {
         Some(Command::Train(args)) => train_and_judge(&args),
         Some(Command::Verify(args)) => verify_files(&args),
         Some(Command::Measure(args)) => measure::run(&args, &mut std::io::stdout()).map(|()| ExitCode::SUCCESS),
+        Some(Command::Overhead(args)) => overhead::run(&args, &mut std::io::stdout()).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -177,11 +195,29 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
         setup.variant,
     );
 
-    let mut results = Vec::new();
-    for (index, fold) in folds.iter().enumerate() {
-        train_fold(&mut trainer, &setup, (index, folds.len()), fold)?;
-        results.push(judge_fold(&mut trainer, &setup, args.market, index, fold, &prices)?);
+    let run = description(args, &setup, folds.len(), &prices);
+    if let Some(from) = &args.resume {
+        trainer.resume(from, &run, &folds)?;
+        println!("resumed from {}: fold {} of {}", from.display(), trainer.next_fold() + 1, folds.len());
     }
+    if let Some(folder) = &args.checkpoint_dir {
+        trainer.keep(Keeper::new(folder, run));
+    }
+    let stop = trainer.stop();
+    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed)).context("cannot take over Ctrl-C")?;
+
+    for (index, fold) in folds.iter().enumerate().skip(trainer.next_fold()) {
+        if train_fold(&mut trainer, &setup, (index, folds.len()), fold)? == Ending::Interrupted {
+            match trainer.save()? {
+                Some(file) => println!("interrupted; go on with --resume {}", file.display()),
+                None => println!("interrupted; with --checkpoint-dir the run could go on later"),
+            }
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        let result = judge_fold(&mut trainer, &setup, args.market, index, fold, &prices)?;
+        trainer.fold_is_done(result);
+    }
+    let results = trainer.folds().to_vec();
     let report = Report {
         market: match args.market {
             MarketKind::Real => "real".into(),
@@ -196,6 +232,19 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     };
     show(&report, args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a run was asked to do, as its checkpoints remember it. Sizes are part of the program, which they check by itself.
+fn description(args: &TrainArgs, setup: &Setup, folds: usize, prices: &Prices) -> String {
+    let prices = blake3::hash(&prices.closes.iter().flat_map(|close| close.to_le_bytes()).collect::<Vec<_>>()).to_hex();
+    format!(
+        "variant {}, seed {}, {folds} folds of {} steps in {} epochs, prices {}",
+        setup.variant,
+        args.seed,
+        setup.updates,
+        setup.epochs,
+        &prices[..16]
+    )
 }
 
 /// Unless told otherwise the size follows the device: what a GPU does in a minute takes a CPU an hour. The synthetic market has one
@@ -235,12 +284,15 @@ fn prices_of(args: &TrainArgs) -> Result<Prices> {
 }
 
 /// A bar on a terminal, ten lines elsewhere.
-fn train_fold(trainer: &mut Trainer, setup: &Setup, (index, count): (usize, usize), fold: &Fold) -> Result<()> {
+fn train_fold(trainer: &mut Trainer, setup: &Setup, (index, count): (usize, usize), fold: &Fold) -> Result<Ending> {
     let (updates, terminal) = (setup.updates, std::io::stderr().is_terminal());
     let bar = progress(updates, terminal);
     let interval = updates.div_ceil(if terminal { 100 } else { 10 });
-    trainer.train(index, fold, interval, |Progress { done, loss, epsilon }| {
-        let state = format!("fold {}/{count}  loss {loss:.4}  random {:.0}%", index + 1, 100.0 * epsilon);
+    let ending = trainer.train(index, fold, interval, |Progress { done, loss, epsilon }, validated| {
+        let mut state = format!("fold {}/{count}  loss {loss:.4}  random {:.0}%", index + 1, 100.0 * epsilon);
+        if let Some(last) = validated.last() {
+            state.push_str(&format!("  epoch {}: {:+.1}%", last.epoch, 100.0 * last.policy.reward));
+        }
         if terminal {
             bar.set_position(done as u64);
             bar.set_message(state);
@@ -249,7 +301,7 @@ fn train_fold(trainer: &mut Trainer, setup: &Setup, (index, count): (usize, usiz
         }
     })?;
     bar.finish_and_clear();
-    Ok(())
+    Ok(ending)
 }
 
 fn progress(steps: usize, terminal: bool) -> ProgressBar {
@@ -278,6 +330,7 @@ fn judge_fold(
         validation: ends(&fold.validation),
         steps: setup.updates,
         skipped: trainer.skipped()?,
+        epochs: trainer.validated().to_vec(),
         policy: verdict.policy,
         hold: verdict.hold,
         random: verdict.random,

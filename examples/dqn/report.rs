@@ -5,15 +5,16 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::evaluate::Record;
+use super::validation::Validated;
 
 /// Trading days of a year, for annual figures.
 pub(crate) const YEAR: f64 = 252.0;
 
 /// The worth of one policy over one window.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Metrics {
     /// The sum of the portfolio's log returns.
     pub(crate) reward: f64,
@@ -66,7 +67,7 @@ fn drawdown(returns: &[f64]) -> f64 {
 }
 
 /// The random policy under several seeds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     /// The mean of the rewards.
     pub(crate) mean: f64,
@@ -87,7 +88,7 @@ impl Spread {
 }
 
 /// One fold's results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FoldResult {
     /// From 1.
     pub(crate) fold: usize,
@@ -99,14 +100,16 @@ pub(crate) struct FoldResult {
     pub(crate) steps: usize,
     /// Steps skipped for a gradient that was not finite.
     pub(crate) skipped: u32,
-    /// The learned policy, always taking the best action.
+    /// The policies along the way, as far as they were validated while training went on.
+    pub(crate) epochs: Vec<Validated>,
+    /// The learned policy at the end of training, always taking the best action.
     pub(crate) policy: Metrics,
     /// Buying once and holding.
     pub(crate) hold: Metrics,
     /// Rewards of random actions.
     pub(crate) random: Spread,
     /// What the known rule of a synthetic market earns, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rule: Option<f64>,
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) warmup_bars: u32,
     /// Training steps of a fold.
     pub(crate) updates: usize,
+    /// Parts of a fold's training: at the end of each the policy is validated, and a checkpoint is written.
+    pub(crate) epochs: usize,
     /// Training steps between two bars of all episodes.
     pub(crate) updates_per_bar: usize,
     /// How days are cut into folds.
@@ -124,6 +126,7 @@ impl Setup {
             // Enough for the first batches to be of different days.
             warmup_bars: 64,
             updates,
+            epochs: 10,
             // Each transition is drawn about twice: little data is the rule here, and prioritised draws profit from more.
             updates_per_bar: (2 * episodes / batch).max(1) as usize,
             folds: folds(size, world),

@@ -1,24 +1,32 @@
 //! The whole system as one program in one session: training a fold, and judging the policy on the days after it.
 //!
 //! The host sets scalars and launches steps. It reads metrics now and then, which also keeps it from running ahead of the
-//! device, and the record of an evaluation.
+//! device, and the records of evaluations, which run on a lane of their own.
 
-use anyhow::{Context, Result};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
 use stepgraph::Builder;
 use stepgraph::handle::Scalar;
+use stepgraph::ir::Role;
 use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
-use stepgraph::runtime::{Device, RuntimeError, Session, Ticket};
+use stepgraph::runtime::{Device, Link, RuntimeError, Session, Ticket};
 use stepgraph::valid::ValidProgram;
 
 use super::act::{self, Actor, Learned};
 use super::environment::{Costs, Market};
 use super::evaluate::{Evaluation, POLICIES};
 use super::folds::Fold;
+use super::keeper::{self, Keeper, Position};
 use super::market::Prices;
-use super::report::{Metrics, Spread};
+use super::network::Weights;
+use super::report::{FoldResult, Metrics, Spread};
 use super::setup::Setup;
 use super::synthetic::RuleCosts;
 use super::train::Dqn;
+use super::validation::{self, Validated, Validation};
 
 /// The program, and the handles by which the host uses it.
 #[derive(Debug)]
@@ -33,6 +41,8 @@ pub(crate) struct System {
     pub(crate) market: Market,
     /// The evaluation.
     pub(crate) evaluation: Evaluation,
+    /// The copy of the weights that it judges.
+    pub(crate) judged: Weights,
     fold: Scalar<u32>,
 }
 
@@ -53,7 +63,8 @@ impl System {
         dqn.add_train(&mut p);
         actor.add_act(&mut p, hyper, &market, &dqn.theta);
         actor.add_insert(&mut p, &replay);
-        evaluation.add(&mut p, hyper, &market, &dqn.theta);
+        let judged = dqn.theta.like(&mut p, "judged", Role::State);
+        evaluation.add(&mut p, hyper, &market, &judged);
         let learned = Learned {
             weights: &dqn.theta,
             target: &dqn.target,
@@ -61,26 +72,35 @@ impl System {
             counters: vec![dqn.counters.t, dqn.counters.skipped, dqn.counters.steps],
         };
         let fold = act::add_reset(&mut p, &actor, &replay, &learned);
-        Ok(Self { program: p.build()?, dqn, actor, market, evaluation, fold })
+        Ok(Self { program: p.build()?, dqn, actor, market, evaluation, judged, fold })
     }
 
-    /// Plans of all steps that a run launches.
+    /// Opens a session: the steps of training on the main lane, evaluations on their own.
     ///
     /// # Errors
-    /// A target that cannot run the program.
-    pub(crate) fn plans(&self, setup: &Setup, fusion: &FusionPlan) -> Result<Vec<StepPlan>> {
+    /// A target that cannot run the program, or a device that does not work.
+    pub(crate) fn open(&self, setup: &Setup, fusion: &FusionPlan, device: Device, seed: u32) -> Result<Session> {
         let (target, tuning) = (Target::default(), Tuning::default());
-        let mut plans = Vec::new();
+        let variant = |step: &str, variant: &str| -> Result<StepPlan> {
+            Ok(self.program.plan_variant(step, variant, fusion, &target, &tuning)?)
+        };
+        let mut training = vec![variant("train", setup.variant)?, variant("reset_for_fold", "fresh")?];
         for step in ["act", "insert"] {
-            plans.push(self.program.plan(step, fusion, &target, &tuning)?);
+            training.push(self.program.plan(step, fusion, &target, &tuning)?);
         }
-        let variants = [("train", setup.variant), ("reset_for_fold", "fresh")];
-        let policies = POLICIES.map(|policy| ("evaluate", policy));
-        for (step, variant) in variants.into_iter().chain(policies) {
-            plans.push(self.program.plan_variant(step, variant, fusion, &target, &tuning)?);
-        }
-        Ok(plans)
+        let evaluations = POLICIES.map(|policy| variant("evaluate", policy));
+        let session = Session::builder()
+            .seed(u64::from(seed))
+            .lane(validation::LANE, evaluations.into_iter().collect::<Result<Vec<_>>>()?)
+            .link(Link::new(validation::LINK).copy(self.dqn.theta.flat, self.judged.flat))
+            .open(device, training)?;
+        Ok(session)
     }
+}
+
+/// The first day of a fold's validation window, and its bars: closes to decide on.
+pub(crate) fn window(fold: &Fold) -> Result<(u32, u32)> {
+    Ok((extent(fold.validation.start)?, extent(fold.validation.len())? - 1))
 }
 
 fn extent(n: usize) -> Result<u32> {
@@ -109,6 +129,15 @@ pub(crate) struct Judgement {
     pub(crate) random: Spread,
 }
 
+/// How training a fold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All its steps are done.
+    Complete,
+    /// It was asked to stop.
+    Interrupted,
+}
+
 /// A system in a session.
 #[derive(Debug)]
 pub(crate) struct Trainer {
@@ -118,6 +147,16 @@ pub(crate) struct Trainer {
     pub(crate) system: System,
     setup: Setup,
     seed: u32,
+    /// Results of the present fold.
+    validation: Validation,
+    /// Results of the folds before.
+    folds: Vec<FoldResult>,
+    /// Where the present fold stands: its index and its steps so far.
+    at: Option<(usize, usize)>,
+    /// Whether that came from a checkpoint, and is still to be gone on from.
+    resumed: bool,
+    keeper: Option<Keeper>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Trainer {
@@ -126,9 +165,9 @@ impl Trainer {
     /// # Errors
     /// A program or a device that does not work.
     pub(crate) fn open(setup: Setup, prices: &Prices, device: Device, fusion: &FusionPlan, seed: u32) -> Result<Self> {
+        ensure!(setup.epochs > 0, "a fold has at least one epoch");
         let system = System::build(&setup, prices)?;
-        let plans = system.plans(&setup, fusion)?;
-        let mut session = Session::builder().seed(u64::from(seed)).open(device, plans)?;
+        let mut session = system.open(&setup, fusion, device, seed)?;
         session.load(system.market.prices, &prices.closes)?;
         let (scalars, fixed) = (&system.dqn.scalars, setup.fixed);
         for (scalar, value) in [(scalars.gamma, fixed.gamma), (scalars.tau, fixed.tau), (scalars.aux_w, fixed.aux_w)] {
@@ -138,36 +177,189 @@ impl Trainer {
             session.set(replay.relabel, fixed.relabel)?;
         }
         session.set(scalars.seed, seed)?;
-        Ok(Self { session, system, setup, seed })
+        Ok(Self {
+            session,
+            system,
+            setup,
+            seed,
+            validation: Validation::default(),
+            folds: Vec::new(),
+            at: None,
+            resumed: false,
+            keeper: None,
+            stop: Arc::default(),
+        })
     }
 
-    /// Forgets the last fold and trains on this one. `watch` is called every `interval` steps with what the step reported.
+    /// Ends training after the step that is being launched, from any thread.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Writes a checkpoint at the end of each epoch from now on.
+    pub(crate) fn keep(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Goes on from a checkpoint, or from the newest in a folder: training continues with the same bits as without the break.
+    ///
+    /// # Errors
+    /// See [`keeper::resume`].
+    pub(crate) fn resume(&mut self, from: &Path, run: &str, folds: &[Fold]) -> Result<()> {
+        let position = keeper::resume(&mut self.session, from, run)?;
+        let fold = folds.get(position.fold).context("the checkpoint is of a fold that this run does not have")?;
+        self.validation = Validation::from(position.validated);
+        self.folds = position.folds;
+        self.at = Some((position.fold, position.done));
+        self.resumed = true;
+        if let Some(epoch) = position.validating {
+            self.validation.start(&mut self.session, &self.system.evaluation, epoch, window(fold)?)?;
+        }
+        Ok(())
+    }
+
+    /// The fold to train next, from 0.
+    pub(crate) fn next_fold(&self) -> usize {
+        self.at.map_or(self.folds.len(), |(fold, _)| fold)
+    }
+
+    /// Results of the folds that are complete.
+    pub(crate) fn folds(&self) -> &[FoldResult] {
+        &self.folds
+    }
+
+    /// Notes a fold's result, for later checkpoints.
+    pub(crate) fn fold_is_done(&mut self, result: FoldResult) {
+        self.folds.push(result);
+        self.at = None;
+    }
+
+    /// What the policies of the present fold's epochs were worth, as far as results are there.
+    pub(crate) fn validated(&self) -> &[Validated] {
+        self.validation.results()
+    }
+
+    /// Forgets the last fold: fresh weights, an empty replay buffer, and some bars of random play on this one.
     ///
     /// # Errors
     /// A device that failed.
+    pub(crate) fn begin(&mut self, index: usize, fold: &Fold) -> Result<()> {
+        self.validation = Validation::default();
+        let (session, actor) = (&mut self.session, &self.system.actor);
+        session.set(self.system.fold, extent(index)?)?;
+        session.set(actor.first_day, extent(fold.train.start)?)?;
+        session.set(actor.last_day, extent(fold.train.end)? - 1)?;
+        session.set(actor.epsilon, 1.0)?;
+        session.launch_variant("reset_for_fold", "fresh")?;
+        for _ in 0..self.setup.warmup_bars {
+            self.play()?;
+        }
+        Ok(())
+    }
+
+    /// Launches one training step, with the learning rate as it is.
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub(crate) fn update(&mut self) -> Result<Ticket, RuntimeError> {
+        self.session.launch_variant("train", self.setup.variant)
+    }
+
+    /// Forgets the last fold and trains on this one, or goes on with it after [`Trainer::resume`]. `watch` is called every `interval`
+    /// steps with what the step reported, and with the results of the epochs so far.
+    ///
+    /// # Errors
+    /// A device that failed, or a checkpoint that could not be written.
     pub(crate) fn train(
         &mut self,
         index: usize,
         fold: &Fold,
         interval: usize,
-        mut watch: impl FnMut(Progress),
-    ) -> Result<()> {
-        self.start(index, fold)?;
+        mut watch: impl FnMut(Progress, &[Validated]),
+    ) -> Result<Ending> {
         let updates = self.setup.updates;
-        for done in 0..updates {
+        let first = match self.at {
+            Some((at, done)) if self.resumed && at == index => done,
+            _ => {
+                self.begin(index, fold)?;
+                0
+            }
+        };
+        self.resumed = false;
+        for done in first..updates {
+            self.at = Some((index, done));
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(Ending::Interrupted);
+            }
             let epsilon = self.setup.epsilon.at(done, updates);
             self.session.set(self.system.dqn.scalars.lr, self.setup.rate.at(done, updates))?;
             self.session.set(self.system.actor.epsilon, epsilon)?;
             if done % self.setup.updates_per_bar == 0 {
                 self.play()?;
             }
-            let ticket = self.session.launch_variant("train", self.setup.variant)?;
+            let ticket = self.update()?;
             if (done + 1) % interval == 0 || done + 1 == updates {
                 let loss = self.loss(&ticket)?;
-                watch(Progress { done: done + 1, loss, epsilon });
+                watch(Progress { done: done + 1, loss, epsilon }, self.validation.results());
+            }
+            self.at = Some((index, done + 1));
+            if let Some(epoch) = self.ended_epoch(done + 1) {
+                self.end_epoch(epoch, fold)?;
             }
         }
-        Ok(())
+        Ok(Ending::Complete)
+    }
+
+    /// The epoch, from 1, that ends with this many steps, if one does. Epochs are as equal as whole steps allow.
+    fn ended_epoch(&self, done: usize) -> Option<usize> {
+        let Setup { updates, epochs, .. } = self.setup;
+        let epoch = |done: usize| done * epochs / updates;
+        (epoch(done) > epoch(done - 1)).then(|| epoch(done))
+    }
+
+    /// The steps after which an epoch ends.
+    fn end_of(&self, epoch: usize) -> usize {
+        (epoch * self.setup.updates).div_ceil(self.setup.epochs)
+    }
+
+    /// Picks up the result of the epoch before, starts to validate this one, and starts a checkpoint. Waits for none of them.
+    fn end_epoch(&mut self, epoch: usize, fold: &Fold) -> Result<()> {
+        let (index, done) = self.at.context("a fold is being trained")?;
+        let evaluation = &self.system.evaluation;
+        let result = self.validation.collect(&mut self.session, evaluation)?;
+        let started = self.validation.start(&mut self.session, evaluation, epoch, window(fold)?)?;
+        if !started {
+            tracing::warn!(epoch, "not validated: the evaluation of an earlier epoch is still running");
+        }
+        let Some(mut keeper) = self.keeper.take() else { return Ok(()) };
+        // While an earlier evaluation runs, the one that a resumed run cannot repeat is left to the end of the fold.
+        if result.is_some() && result == self.validation.best() {
+            let end = result.map_or(0, |result| self.end_of(result.epoch));
+            keeper.is_best(index, end)?;
+        }
+        let position = self.position(index, done, started.then_some(epoch));
+        let saved = keeper.save(&mut self.session, &position);
+        self.keeper = Some(keeper);
+        saved
+    }
+
+    fn position(&self, fold: usize, done: usize, validating: Option<usize>) -> Position {
+        let (validated, folds) = (self.validation.results().to_vec(), self.folds.clone());
+        Position { fold, done, validated, validating, folds }
+    }
+
+    /// Writes a checkpoint of the present moment, once the evaluation that is under way has ended; gives its file, `None` where no
+    /// checkpoints are kept.
+    ///
+    /// # Errors
+    /// A device that failed, or a checkpoint that could not be written.
+    pub(crate) fn save(&mut self) -> Result<Option<std::path::PathBuf>> {
+        self.validation.finish(&mut self.session, &self.system.evaluation)?;
+        let (Some(mut keeper), Some((fold, done))) = (self.keeper.take(), self.at) else { return Ok(None) };
+        let position = self.position(fold, done, None);
+        let saved = keeper.save_now(&mut self.session, &position);
+        self.keeper = Some(keeper);
+        saved.map(Some)
     }
 
     /// Training steps of the present fold that were skipped since their gradient was not finite.
@@ -181,9 +373,18 @@ impl Trainer {
     /// Trades the fold's validation window with the present policy, with random ones, and by holding.
     ///
     /// # Errors
-    /// A device that failed.
+    /// A device that failed, or a checkpoint that could not be written.
     pub(crate) fn judge(&mut self, fold: &Fold) -> Result<Judgement> {
-        let window = (extent(fold.validation.start)?, extent(fold.validation.len())? - 1);
+        let last = self.validation.finish(&mut self.session, &self.system.evaluation)?;
+        self.session.finish_checkpoints()?;
+        if let (Some(last), Some((index, _)), Some(mut keeper)) = (last, self.at, self.keeper.take()) {
+            if self.validation.best() == Some(last) {
+                keeper.is_best(index, self.end_of(last.epoch))?;
+            }
+            self.keeper = Some(keeper);
+        }
+        let window = window(fold)?;
+        self.session.publish(validation::LINK)?;
         let policy = self.evaluate("greedy", window)?;
         let hold = self.evaluate("hold", window)?;
         let mut random = Vec::new();
@@ -198,20 +399,6 @@ impl Trainer {
         let evaluation = &self.system.evaluation;
         let ticket = evaluation.launch(&mut self.session, policy, first, bars)?;
         Ok(Metrics::of(&evaluation.take(&mut self.session, &ticket, bars)?))
-    }
-
-    /// Fresh weights, an empty replay buffer, and some bars of random play.
-    fn start(&mut self, index: usize, fold: &Fold) -> Result<()> {
-        let (session, actor) = (&mut self.session, &self.system.actor);
-        session.set(self.system.fold, extent(index)?)?;
-        session.set(actor.first_day, extent(fold.train.start)?)?;
-        session.set(actor.last_day, extent(fold.train.end)? - 1)?;
-        session.set(actor.epsilon, 1.0)?;
-        session.launch_variant("reset_for_fold", "fresh")?;
-        for _ in 0..self.setup.warmup_bars {
-            self.play()?;
-        }
-        Ok(())
     }
 
     fn play(&mut self) -> Result<(), RuntimeError> {

@@ -151,7 +151,7 @@ fn the_closed_loop_repeats_under_every_plan() {
         let run = |fusion: &FusionPlan| {
             let mut trainer = Trainer::open(setup.clone(), &prices, device, fusion, 5).expect("it opens");
             let mut seen = Vec::new();
-            trainer.train(0, &folds[0], 20, |progress| seen.push(progress)).expect("it trains");
+            trainer.train(0, &folds[0], 20, |progress, _| seen.push(progress)).expect("it trains");
             let judged = trainer.judge(&folds[0]).expect("it evaluates");
             (seen, judged, trainer.session.read(trainer.system.dqn.theta.flat).expect("weights"))
         };

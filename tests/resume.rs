@@ -1,0 +1,196 @@
+//! A run of the flagship that is interrupted and goes on: every number is what it would have been.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use stepgraph::plan::FusionPlan;
+use stepgraph::runtime::Device;
+
+macro_rules! example_modules {
+    ($($path:literal $name:ident,)*) => {$(
+        #[allow(dead_code, reason = "the example uses what this test does not")]
+        #[path = $path]
+        mod $name;
+    )*};
+}
+
+example_modules! {
+    "../examples/dqn/act.rs" act,
+    "../examples/dqn/backward.rs" backward,
+    "../examples/dqn/environment.rs" environment,
+    "../examples/dqn/evaluate.rs" evaluate,
+    "../examples/dqn/folds.rs" folds,
+    "../examples/dqn/hyper.rs" hyper,
+    "../examples/dqn/keeper.rs" keeper,
+    "../examples/dqn/market.rs" market,
+    "../examples/dqn/network.rs" network,
+    "../examples/dqn/replay.rs" replay,
+    "../examples/dqn/report.rs" report,
+    "../examples/dqn/schedule.rs" schedule,
+    "../examples/dqn/setup.rs" setup,
+    "../examples/dqn/synthetic.rs" synthetic,
+    "../examples/dqn/train.rs" train,
+    "../examples/dqn/trainer.rs" trainer,
+    "../examples/dqn/validation.rs" validation,
+}
+
+use folds::{Fold, walk_forward};
+use keeper::Keeper;
+use market::Prices;
+use setup::{Setup, Size, World};
+use trainer::{Ending, Judgement, Trainer};
+use validation::Validated;
+
+const RUN: &str = "the run of this test";
+const UPDATES: usize = 60;
+const EPOCHS: usize = 4;
+
+struct Fixture {
+    prices: Prices,
+    setup: Setup,
+    folds: Vec<Fold>,
+}
+
+fn fixture() -> Fixture {
+    let prices = synthetic::prices(800, 6, synthetic::Reversion::default(), 42);
+    let mut setup =
+        Setup { updates: UPDATES, epochs: EPOCHS, random_runs: 2, ..Setup::new(Size::Ci, World::Synthetic, "ddqn") };
+    setup.folds = folds::FoldSpec { train: 400, validation: 60, step: 60, most: Some(2), ..setup.folds };
+    let folds = walk_forward(prices.days(), &setup.folds).expect("long enough");
+    Fixture { prices, setup, folds }
+}
+
+/// Everything that a fold ends with.
+#[derive(Debug, PartialEq)]
+struct End {
+    judged: Judgement,
+    validated: Vec<Validated>,
+    /// Hashes, so that a difference is readable.
+    weights: blake3::Hash,
+    moments: blake3::Hash,
+    losses: Vec<(usize, u32)>,
+}
+
+impl Fixture {
+    fn trainer(&self, folder: Option<&Path>) -> Trainer {
+        let trainer = Trainer::open(self.setup.clone(), &self.prices, Device::Host, &FusionPlan::mega(), 9);
+        let mut trainer = trainer.expect("a valid program");
+        if let Some(folder) = folder {
+            trainer.keep(Keeper::new(folder, RUN.to_owned()));
+        }
+        trainer
+    }
+
+    /// Trains the first fold to its end, or until so many steps are done.
+    fn train(&self, trainer: &mut Trainer, until: usize) -> (Ending, Vec<(usize, u32)>) {
+        let (mut losses, stop) = (Vec::new(), trainer.stop());
+        let ending = trainer.train(0, &self.folds[0], 1, |progress, _| {
+            losses.push((progress.done, progress.loss.to_bits()));
+            if progress.done == until {
+                stop.store(true, Ordering::Relaxed);
+            }
+        });
+        (ending.expect("the host does not fail"), losses)
+    }
+
+    fn end(&self, trainer: &mut Trainer, losses: Vec<(usize, u32)>) -> End {
+        let bits = |values: Vec<f32>| blake3::hash(&values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<_>>());
+        let (weights, moments) = (trainer.system.dqn.theta.flat, trainer.system.dqn.m.flat);
+        End {
+            judged: trainer.judge(&self.folds[0]).expect("the host does not fail"),
+            validated: trainer.validated().to_vec(),
+            weights: bits(trainer.session.read(weights).expect("a group")),
+            moments: bits(trainer.session.read(moments).expect("a group")),
+            losses,
+        }
+    }
+}
+
+/// Protects: a run that was interrupted anywhere, within an epoch or at its end, goes on in a new session to the same losses,
+/// weights, moments, validation results and judgement, bit for bit.
+#[test]
+fn an_interrupted_run_ends_as_one_that_was_not() {
+    let fixture = fixture();
+    let mut straight = fixture.trainer(None);
+    let (ending, losses) = fixture.train(&mut straight, usize::MAX);
+    assert_eq!(ending, Ending::Complete);
+    let expected = fixture.end(&mut straight, losses);
+    assert_eq!(expected.validated.iter().map(|result| result.epoch).collect::<Vec<_>>(), [1, 2, 3, 4]);
+
+    for until in [1, 14, UPDATES / EPOCHS, 31, UPDATES - 1] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut first = fixture.trainer(Some(folder.path()));
+        let (ending, mut losses) = fixture.train(&mut first, until);
+        assert_eq!(ending, Ending::Interrupted);
+        let file = first.save().expect("it is written").expect("checkpoints are kept");
+        drop(first);
+
+        let mut second = fixture.trainer(None);
+        second.resume(&file, RUN, &fixture.folds).expect("it goes on");
+        assert_eq!(second.next_fold(), 0);
+        let (ending, more) = fixture.train(&mut second, usize::MAX);
+        assert_eq!(ending, Ending::Complete);
+        losses.extend(more);
+        assert_eq!(fixture.end(&mut second, losses), expected, "interrupted after {until} steps");
+    }
+}
+
+/// Protects: what a killed run leaves is enough: the newest checkpoint of an epoch, written while training went on, leads to the
+/// same end, the validation that it had begun included; and the best epoch's checkpoint is there under its name.
+#[test]
+fn a_killed_run_goes_on_from_its_last_epoch() {
+    let fixture = fixture();
+    let mut straight = fixture.trainer(None);
+    let (_, losses) = fixture.train(&mut straight, usize::MAX);
+    let expected = fixture.end(&mut straight, losses);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = fixture.trainer(Some(folder.path()));
+    let (_, losses) = fixture.train(&mut first, 50);
+    // Nothing is saved on the way out; a checkpoint that is being written is finished when its session is dropped.
+    drop(first);
+
+    let mut second = fixture.trainer(Some(folder.path()));
+    second.resume(folder.path(), RUN, &fixture.folds).expect("it goes on");
+    let (_, more) = fixture.train(&mut second, usize::MAX);
+    let resumed_at = more[0].0 - 1;
+    assert!(resumed_at > 0 && resumed_at % (UPDATES / EPOCHS) == 0 && resumed_at < 50, "an epoch's end: {resumed_at}");
+    let losses = losses.into_iter().filter(|&(done, _)| done <= resumed_at).chain(more).collect();
+    assert_eq!(fixture.end(&mut second, losses), expected);
+    let best = folder.path().join("fold-001/best.safetensors");
+    assert!(best.is_file(), "the best epoch is kept");
+}
+
+/// Protects: a checkpoint of another run, of another program, or of nothing is refused with the reason, and changes nothing.
+#[test]
+fn other_checkpoints_are_refused() {
+    let fixture = fixture();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = fixture.trainer(Some(folder.path()));
+    fixture.train(&mut first, 5);
+    let file = first.save().expect("it is written").expect("checkpoints are kept");
+
+    let mut second = fixture.trainer(None);
+    let before: Vec<f32> = second.session.read(second.system.dqn.theta.flat).expect("a group");
+    let mut refused =
+        |from: &Path, run: &str| format!("{:#}", second.resume(from, run, &fixture.folds).expect_err("refused"));
+    let error = refused(&file, "another run");
+    assert!(error.contains("another run") && error.contains(RUN), "{error}");
+    let empty = tempfile::tempdir().expect("a folder");
+    let error = refused(empty.path(), RUN);
+    assert!(error.contains("no checkpoint"), "{error}");
+    let error = refused(&empty.path().join("missing.safetensors"), RUN);
+    assert!(error.contains("missing.safetensors"), "{error}");
+    let text = empty.path().join("text.safetensors");
+    std::fs::write(&text, "no checkpoint at all").expect("it is written");
+    let error = refused(&text, RUN);
+    assert!(error.contains("text.safetensors"), "{error}");
+    let after: Vec<f32> = second.session.read(second.system.dqn.theta.flat).expect("a group");
+    assert_eq!(before, after);
+
+    let mut setup = fixture.setup.clone();
+    setup.hyper.head += 4;
+    let other = Trainer::open(setup, &fixture.prices, Device::Host, &FusionPlan::mega(), 9);
+    let error = other.expect("a valid program").resume(&file, RUN, &fixture.folds).expect_err("another program");
+    assert!(format!("{error:#}").contains("program"), "{error:#}");
+}
