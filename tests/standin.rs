@@ -9,6 +9,30 @@ mod checkpoint;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/cost.rs"]
 mod cost;
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "../examples/dqn"]
+mod dqn {
+    pub(crate) mod act;
+    pub(crate) mod backward;
+    pub(crate) mod environment;
+    pub(crate) mod evaluate;
+    pub(crate) mod folds;
+    pub(crate) mod hyper;
+    pub(crate) mod keeper;
+    pub(crate) mod market;
+    pub(crate) mod network;
+    pub(crate) mod replay;
+    pub(crate) mod report;
+    pub(crate) mod schedule;
+    pub(crate) mod setup;
+    pub(crate) mod synthetic;
+    pub(crate) mod train;
+    pub(crate) mod trainer;
+    pub(crate) mod validation;
+}
+#[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "gpu/epochs.rs"]
+mod epochs;
 #[path = "kernels/axpy.rs"]
 mod kernels;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
@@ -414,6 +438,7 @@ fn gpu_tests_without_kernels_pass() {
         "cost::a_steady_step_is_one_copy_and_one_launch",
         "cost::a_phases_step_is_one_launch_per_phase",
         "cost::the_report_counts_what_was_built",
+        "epochs::epochs_wait_for_launches_alone",
         "lanes::an_epoch_with_publications_waits_for_nothing",
         "lifetime::everything_can_be_dropped_in_any_order",
         "lifetime::sessions_tickets_and_handles_are_dropped_in_any_order",

@@ -16,6 +16,7 @@ mod dqn {
     pub(crate) mod folds;
     pub(crate) mod golden;
     pub(crate) mod hyper;
+    pub(crate) mod keeper;
     pub(crate) mod market;
     pub(crate) mod network;
     pub(crate) mod replay;
@@ -25,14 +26,20 @@ mod dqn {
     pub(crate) mod synthetic;
     pub(crate) mod train;
     pub(crate) mod trainer;
+    pub(crate) mod validation;
     pub(crate) mod verify;
 }
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "../../examples/digits/program.rs"]
+mod digits;
 #[path = "../kernels/axpy.rs"]
 mod kernels;
 
+mod backtest;
 mod checkpoint;
 mod control;
 mod cost;
+mod epochs;
 mod faults;
 mod flagship;
 mod lanes;
@@ -43,6 +50,7 @@ mod products;
 mod random;
 mod repeat;
 mod replay;
+mod soak;
 mod support;
 mod trading;
 mod twins;
