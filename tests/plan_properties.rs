@@ -77,6 +77,9 @@ fn plans(program: &ValidProgram, fusion: &FusionPlan) -> Vec<StepPlan> {
     found
 }
 
+/// Body and place, from the graph inwards.
+type Place = Vec<(usize, usize)>;
+
 /// Bytes, the units that touch them, and whether nothing may share them.
 type Piece = (Placement, Vec<UnitId>, bool);
 
@@ -160,24 +163,34 @@ impl<'a> Oracle<'a> {
         (0..self.bodies.len()).all(|body| self.required(body).iter().all(|&(from, to)| self.reach[body][from][to]))
     }
 
-    /// From the graph inwards: body and place; a loop hides what is inside.
-    fn path(&self, unit: UnitId) -> Vec<(usize, usize)> {
+    /// From the graph inwards: body and place, with whether a loop stands there.
+    fn path(&self, unit: UnitId) -> Vec<(usize, usize, bool)> {
         let mut path = Vec::new();
         let mut at = Some(unit);
         while let Some(unit) = at {
-            if matches!(self.parts.units[unit].work, Work::While { .. }) {
-                path.clear();
-            }
-            path.push(self.home[&unit]);
-            at = self.bodies[self.home[&unit].0].owner;
+            let (body, place) = self.home[&unit];
+            path.push((body, place, matches!(self.parts.units[unit].work, Work::While { .. })));
+            at = self.bodies[body].owner;
         }
         path.reverse();
         path
     }
 
-    fn precedes(&self, earlier: UnitId, later: UnitId) -> bool {
-        let (a, b) = (self.path(earlier), self.path(later));
-        let Some((level, (x, y))) = a.iter().zip(&b).enumerate().find(|(_, (x, y))| x != y) else { return false };
+    /// Where memory is in use: at its users, but what is also used outside of a loop is in use at the loop as a whole.
+    fn uses(&self, users: &[UnitId]) -> Vec<Place> {
+        let paths: Vec<_> = users.iter().map(|&user| self.path(user)).collect();
+        let is_outside = |prefix: &[(usize, usize, bool)]| {
+            paths.iter().any(|path| path.len() <= prefix.len() || !path.starts_with(prefix))
+        };
+        let cut = |path: &Vec<(usize, usize, bool)>| {
+            let end = (1..path.len()).find(|&end| path[end - 1].2 && is_outside(&path[..end])).unwrap_or(path.len());
+            path[..end].iter().map(|&(body, place, _)| (body, place)).collect()
+        };
+        paths.iter().map(cut).collect()
+    }
+
+    fn precedes(&self, a: &Place, b: &Place) -> bool {
+        let Some((level, (x, y))) = a.iter().zip(b).enumerate().find(|(_, (x, y))| x != y) else { return false };
         if x.0 == y.0 { self.reach[x.0][x.1][y.1] } else { level == 0 && x.0 < y.0 }
     }
 
@@ -217,10 +230,12 @@ impl<'a> Oracle<'a> {
     }
 
     fn keeps_memory(&self) -> bool {
-        let pieces = self.scratch();
+        let pieces: Vec<_> =
+            self.scratch().into_iter().map(|(piece, users, tap)| (piece, self.uses(&users), tap)).collect();
         let size = self.parts.arena.size(Region::Scratch);
-        let all_before = |a: &[UnitId], b: &[UnitId]| a.iter().all(|&x| b.iter().all(|&y| self.precedes(x, y)));
-        let apart = |(a, a_users, a_tap): &Piece, (b, b_users, b_tap): &Piece| {
+        let all_before = |a: &[Place], b: &[Place]| a.iter().all(|x| b.iter().all(|y| self.precedes(x, y)));
+        type Used = (Placement, Vec<Place>, bool);
+        let apart = |(a, a_users, a_tap): &Used, (b, b_users, b_tap): &Used| {
             !a.overlaps(b) || !(*a_tap || *b_tap) && (all_before(a_users, b_users) || all_before(b_users, a_users))
         };
         pieces.iter().all(|(piece, ..)| piece.end() <= size)

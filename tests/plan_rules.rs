@@ -12,7 +12,8 @@ use stepgraph::ir::{
 use stepgraph::kernel::HostFns;
 use stepgraph::pass::PassError;
 use stepgraph::plan::{
-    Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, PlanError, Region, Repeat, StepPlan, Target, Tuning, Work, plan,
+    Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, Placement, PlanError, Region, Repeat, StepPlan, Target, Tuning,
+    Work, plan,
 };
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -382,7 +383,8 @@ fn a_chain_of_temps_takes_two_buffers() {
     }
 }
 
-/// Protects: a temp that a loop's body uses keeps its bytes for the whole loop, and a tapped one for ever.
+/// Protects: what is used before and in a loop keeps its bytes for the whole loop, and so does the loop's own counter; what only
+/// the body uses is reused in the body, and by what comes after the loop; a tapped temp keeps its bytes for ever.
 #[test]
 fn loops_and_taps_keep_their_bytes() {
     let mut p = Builder::new("keep");
@@ -393,18 +395,29 @@ fn loops_and_taps_keep_their_bytes() {
     p.step("run", |s| {
         s.phase("only", |f| {
             f.map_to("keep", tapped, x + 1.0f32);
+            let before = f.map("before", tapped + 1.0f32);
             f.repeat("loop", stepgraph::builder::Bound::Const(3), None, None, |f| {
-                let a = f.map("a", x * 2.0f32);
+                let a = f.map("a", before * 2.0f32);
                 let b = f.map("b", a * 2.0f32);
                 let c = f.map("c", b * 2.0f32);
                 f.map_to("sum", total, total + c);
             });
+            let after = f.map("after", total * 2.0f32);
+            f.map_to("end", total, after + 1.0f32);
         });
     });
     let plan = mega(&p.build().expect("valid"));
-    let temps: Vec<_> = plan.arena().buffers.values().flatten().filter(|own| own.region == Region::Scratch).collect();
-    assert_eq!(temps.len(), 4);
-    assert!(temps.iter().enumerate().all(|(at, a)| temps[..at].iter().all(|b| !a.overlaps(b))));
+    let program = plan.program().program();
+    let mut pieces: Vec<_> = ["tapped", "before", "a", "b", "c", "after"]
+        .map(|name| plan.arena().buffers[program.buffer(name).expect("declared")].expect("used"))
+        .to_vec();
+    pieces.extend(plan.arena().workspaces.values().flatten());
+    let [tapped, before, a, b, c, after, counter] = pieces[..] else { panic!("{pieces:?}") };
+    let apart = |one: Placement, others: &[Placement]| others.iter().all(|other| !one.overlaps(other));
+    assert!(apart(tapped, &[before, a, b, c, after, counter]));
+    assert!(apart(before, &[a, b, c, counter]) && apart(counter, &[a, b, c]) && apart(b, &[a, c]));
+    assert_eq!(a, c, "a has been read when c is written");
+    assert!(!apart(after, &[before, a, b]), "the loop's bytes are free after it");
 }
 
 /// Protects: two programs that differ in anything that runs have different identities; the same one has the same.

@@ -114,30 +114,32 @@ impl Layout<'_> {
         let timeline = Timeline::new(units, graphs);
         let mut known: FxHashMap<Piece, usize> = FxHashMap::default();
         let mut pieces: Vec<Piece> = Vec::new();
+        let mut users: Vec<Vec<UnitId>> = Vec::new();
         let mut requests: Vec<Request> = Vec::new();
-        let mut note = |piece: Piece, bytes: &dyn Fn() -> u64, point: u32| {
+        let mut note = |piece: Piece, bytes: &dyn Fn() -> u64, user: UnitId| {
             let at = *known.entry(piece).or_insert_with(|| {
                 pieces.push(piece);
+                users.push(Vec::new());
                 requests.push(Request { bytes: bytes(), points: Vec::new(), exclusive: self.is_tapped(piece) });
                 requests.len() - 1
             });
-            requests[at].points.push(point);
+            users[at].push(user);
         };
         for (id, unit) in units.iter() {
-            let point = timeline.point[id];
             for access in node_accesses(self.program, step, unit.node) {
                 let Resource::View(view) = access.resource else { continue };
                 let is_placed = self.arena.buffers[view.buffer].is_some();
                 if self.program.buffers[view.buffer].role == Role::Temp && !is_placed {
                     let piece = self.piece(view.buffer);
-                    note(piece, &|| self.bytes(piece), point);
+                    note(piece, &|| self.bytes(piece), id);
                 }
             }
             let bytes = workspace(step, unit);
             if bytes > 0 {
-                note(Piece::Workspace(id), &|| bytes, point);
+                note(Piece::Workspace(id), &|| bytes, id);
             }
         }
+        requests.iter_mut().zip(&users).for_each(|(request, users)| request.points = timeline.points(users));
         let (offsets, end) = pack(&requests, &Precedence::new(&timeline.dag));
         for ((piece, request), offset) in pieces.into_iter().zip(&requests).zip(offsets) {
             match piece {

@@ -1,7 +1,8 @@
 //! The whole plan as one graph of points, bodies of conditionals included: what certainly happens before what.
 //!
-//! A unit is one point; a conditional is two, before and after its bodies. Loops are one point with everything inside: what a
-//! body leaves in one iteration may be used in the next, so its memory lives for the whole loop. Graphs follow one another.
+//! A unit is one point; a conditional is two, before and after its bodies. A loop's body stands there once. What only the body
+//! uses carries nothing from one iteration to the next, because it is written before it is read; so one iteration tells how
+//! long it lives. What is used outside as well lives as long as the loop. Graphs follow one another.
 
 use super::types::{Body, GraphPlan, Unit, Work};
 use crate::analysis::Dag;
@@ -11,8 +12,11 @@ use crate::entity::{PrimaryMap, SecondaryMap, UnitId};
 pub(super) struct Timeline {
     /// The order; points are numbered as plans list units.
     pub(super) dag: Dag,
-    /// The point at which each unit runs; for a conditional, the one before its bodies.
-    pub(super) point: SecondaryMap<UnitId, u32>,
+    /// The point at which each unit starts, and the one at which it has ended: for a conditional, before and after its bodies.
+    enter: SecondaryMap<UnitId, u32>,
+    exit: SecondaryMap<UnitId, u32>,
+    /// The innermost loop around each unit.
+    holder: SecondaryMap<UnitId, Option<UnitId>>,
 }
 
 impl Timeline {
@@ -23,6 +27,8 @@ impl Timeline {
             points: 0,
             enter: SecondaryMap::new(),
             exit: SecondaryMap::new(),
+            holder: SecondaryMap::new(),
+            around: None,
             follows: SecondaryMap::new(),
             is_followed: SecondaryMap::new(),
         };
@@ -32,7 +38,33 @@ impl Timeline {
         }
         flat.edges.sort_unstable_by_key(|&(from, to)| (to, from));
         flat.edges.dedup();
-        Self { dag: Dag::new(flat.points as usize, &flat.edges), point: flat.enter }
+        let dag = Dag::new(flat.points as usize, &flat.edges);
+        Self { dag, enter: flat.enter, exit: flat.exit, holder: flat.holder }
+    }
+
+    /// The points at which memory is in use that these units touch.
+    pub(super) fn points(&self, users: &[UnitId]) -> Vec<u32> {
+        let common = self.common_loop(users);
+        let mut points = Vec::with_capacity(users.len());
+        for &user in users {
+            let span = self.loops(user).take_while(|&found| Some(found) != common).last().unwrap_or(user);
+            points.push(self.enter[span]);
+            if self.exit[span] != self.enter[span] {
+                points.push(self.exit[span]);
+            }
+        }
+        points
+    }
+
+    /// The innermost loop that has all of these units in its body.
+    fn common_loop(&self, users: &[UnitId]) -> Option<UnitId> {
+        let (first, others) = users.split_first()?;
+        self.loops(*first).find(|&found| others.iter().all(|&user| self.loops(user).any(|other| other == found)))
+    }
+
+    /// The loops around a unit, innermost first.
+    fn loops(&self, unit: UnitId) -> impl Iterator<Item = UnitId> {
+        std::iter::successors(self.holder[unit], |&around| self.holder[around])
     }
 }
 
@@ -42,6 +74,9 @@ struct Flattening<'a> {
     points: u32,
     enter: SecondaryMap<UnitId, u32>,
     exit: SecondaryMap<UnitId, u32>,
+    holder: SecondaryMap<UnitId, Option<UnitId>>,
+    /// The innermost loop around what is laid out.
+    around: Option<UnitId>,
     /// Whether an edge of its body leads to the unit, and from it.
     follows: SecondaryMap<UnitId, bool>,
     is_followed: SecondaryMap<UnitId, bool>,
@@ -73,10 +108,13 @@ impl Flattening<'_> {
     fn unit(&mut self, unit: UnitId) {
         let point = self.next();
         self.enter[unit] = point;
+        self.holder[unit] = self.around;
         self.exit[unit] = match &self.units[unit].work {
             Work::While { body } => {
-                self.collapse(body, point);
-                point
+                let outer = self.around.replace(unit);
+                let end = self.branches(&[body], point);
+                self.around = outer;
+                end
             }
             Work::If { then_body, else_body } => self.branches(&[then_body, else_body], point),
             Work::Switch { bodies } => self.branches(&bodies.iter().collect::<Vec<_>>(), point),
@@ -92,13 +130,6 @@ impl Flattening<'_> {
         let join = self.next();
         self.edges.extend(ends.into_iter().map(|end| (end, join)));
         join
-    }
-
-    fn collapse(&mut self, body: &Body, point: u32) {
-        for &unit in &body.units {
-            self.enter[unit] = point;
-            self.units[unit].work.bodies().into_iter().for_each(|inner| self.collapse(inner, point));
-        }
     }
 
     fn next(&mut self) -> u32 {

@@ -16,7 +16,7 @@ use crate::plan::types::{Placement, Region, StepPlan, Work};
 struct Piece {
     name: String,
     placement: Placement,
-    /// The units that touch it, in the order of the plan; only for scratch.
+    /// The units that touch it, or loops that stand for units in them, in the order of the plan; only for scratch.
     users: Vec<UnitId>,
     /// Whether nothing may share its bytes.
     alone: bool,
@@ -28,7 +28,8 @@ pub(super) fn check(plan: &StepPlan, bodies: &Bodies<'_>, errors: &mut Vec<Check
     memory.scalars();
     memory.buffers();
     memory.workspaces();
-    let pieces = std::mem::take(&mut memory.pieces);
+    let mut pieces = std::mem::take(&mut memory.pieces);
+    pieces.iter_mut().for_each(|piece| piece.users = standing(plan, bodies, &piece.users));
     for piece in &pieces {
         inside_region(plan, piece, errors);
     }
@@ -207,7 +208,7 @@ fn inside_region(plan: &StepPlan, piece: &Piece, errors: &mut Vec<CheckError>) {
 /// Goes through the pieces of a region in the order of their first use, keeping the owner of each byte.
 fn owners(plan: &StepPlan, bodies: &Bodies<'_>, mut pieces: Vec<&Piece>, region: Region, errors: &mut Vec<CheckError>) {
     let paths: FxHashMap<UnitId, Vec<(usize, u32)>> =
-        pieces.iter().flat_map(|piece| &piece.users).map(|&unit| (unit, path(plan, bodies, unit))).collect();
+        pieces.iter().flat_map(|piece| &piece.users).map(|&unit| (unit, path(bodies, unit))).collect();
     pieces.sort_by_key(|piece| piece.users.iter().map(|unit| &paths[unit]).min().cloned());
     let mut owned: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut reuse = Reuse { paths: &paths, pairs: BTreeMap::new(), never: Vec::new() };
@@ -241,16 +242,34 @@ fn overlapping(owned: &BTreeMap<u64, (u64, usize)>, start: u64, end: u64) -> Vec
     found
 }
 
-/// Where a unit stands: its graph and place, then body and place further in, down to the first loop. Whatever a loop holds
-/// stands where the loop does.
-fn path(plan: &StepPlan, bodies: &Bodies<'_>, unit: UnitId) -> Vec<(usize, u32)> {
+/// What is used inside and outside of a loop is in use as long as the loop: the outermost loop that does not hold all users stands
+/// for those that it holds. What only one loop uses is written in full before it is read in each iteration, since it would be
+/// unwritten in the first one: validation has seen to that.
+fn standing(plan: &StepPlan, bodies: &Bodies<'_>, users: &[UnitId]) -> Vec<UnitId> {
+    let loops: Vec<Vec<UnitId>> = users.iter().map(|&user| loops(plan, bodies, user)).collect();
+    let Some(first) = loops.first() else { return Vec::new() };
+    let shared = (0..first.len()).take_while(|&at| loops.iter().all(|own| own.get(at) == first.get(at))).count();
+    let mut found: Vec<UnitId> =
+        users.iter().zip(&loops).map(|(&user, own)| own.get(shared).copied().unwrap_or(user)).collect();
+    found.dedup();
+    found
+}
+
+/// The loops around a unit, outermost first.
+fn loops(plan: &StepPlan, bodies: &Bodies<'_>, unit: UnitId) -> Vec<UnitId> {
+    let owner = |unit: UnitId| bodies.place[unit].and_then(|(body, _)| bodies.list[body].owner);
+    let around = std::iter::successors(owner(unit), |&around| owner(around));
+    let mut found: Vec<UnitId> =
+        around.filter(|&around| matches!(plan.units[around].work, Work::While { .. })).collect();
+    found.reverse();
+    found
+}
+
+/// Where a unit stands: its graph and place, then body and place further in.
+fn path(bodies: &Bodies<'_>, unit: UnitId) -> Vec<(usize, u32)> {
     let mut path = Vec::new();
     let mut at = Some(unit);
     while let Some((body, place)) = at.and_then(|unit| bodies.place[unit]) {
-        let is_loop = at.is_some_and(|unit| matches!(plan.units[unit].work, Work::While { .. }));
-        if is_loop {
-            path.clear();
-        }
         path.push((body, place));
         at = bodies.list[body].owner;
     }
@@ -266,7 +285,7 @@ struct Reuse<'a> {
     paths: &'a FxHashMap<UnitId, Vec<(usize, u32)>>,
     /// Per body.
     pairs: BTreeMap<usize, HandOvers>,
-    /// Uses that nothing can order: two branches of one conditional, one loop, one unit, or a later graph.
+    /// Uses that nothing can order: two branches of one conditional, a loop and what is in it, one unit, or a later graph.
     never: Vec<(usize, usize, UnitId, UnitId)>,
 }
 
