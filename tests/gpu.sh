@@ -29,7 +29,8 @@ if [ -d graph_specs ]; then cp -r graph_specs "$pack/"; fi
 
 cat > "$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# Runs the packed GPU tests; logs go to $OUT (./out by default). Arguments select parts: tests sanitizer examples.
+# Runs the packed GPU tests; logs go to $OUT (./out by default). Arguments select parts: tests sanitizer examples runtime overhead
+# soak. Without arguments: the first three.
 set -uo pipefail
 cd "$(dirname "$0")"
 OUT="${OUT:-$PWD/out}"
@@ -73,6 +74,12 @@ for part in $parts; do
                 for plan in phases mega; do run "digits-$plan" bin/digits --device cuda --plan "$plan"; done
             fi
             ;;
+        runtime)
+            few="lanes:: epochs:: backtest:: checkpoint:: repeat:: finite:: lifetime::sessions control::stop"
+            run runtime bin/gpu --test-threads=1 --show-output $few
+            ;;
+        overhead) run overhead bin/dqn overhead ;;
+        soak) run soak env STEPGRAPH_SOAK=1000000 bin/gpu --test-threads=1 --show-output soak:: ;;
         *) echo "unknown part $part"; failed=1 ;;
     esac
 done

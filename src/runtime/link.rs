@@ -15,6 +15,37 @@ use crate::plan::{Placement, StepPlan};
 /// the writing lane goes on at once, and the reading lane sees either all of a publication or nothing of it.
 ///
 /// Each source has the same type and shape as its target: a whole buffer each, or a whole group each.
+///
+/// ```
+/// use stepgraph::Builder;
+/// use stepgraph::ir::Init;
+/// use stepgraph::plan::{FusionPlan, Target, Tuning};
+/// use stepgraph::runtime::{Device, Link, Session};
+///
+/// let mut p = Builder::new("beside");
+/// let w = p.param::<f32>("w", [4], Init::Zeros);
+/// let seen = p.state::<f32>("seen", [4], Init::Zeros);
+/// let total = p.device_scalar("total", 0.0f32);
+/// p.step("train", |s| {
+///     s.phase("main", |f| {
+///         f.map_to("w", w, w + 1.0f32);
+///     });
+/// });
+/// p.step("validate", |s| s.phase("main", |f| f.sum("total", &[0], seen.val()).to_scalar(total)));
+/// let program = p.build()?;
+/// let plan = |step| program.plan(step, &FusionPlan::mega(), &Target::default(), &Tuning::default());
+///
+/// let mut session = Session::builder()
+///     .lane("validation", [plan("validate")?])
+///     .link(Link::new("weights").copy(w, seen))
+///     .open(Device::Host, [plan("train")?])?;
+/// session.launch("train")?;
+/// session.publish("weights")?;
+/// let validated = session.launch("validate")?;
+/// session.launch("train")?; // beside it, on a device
+/// assert_eq!(validated.wait(&mut session)?.read_scalar(total)?, 4.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Link {
     name: String,
