@@ -117,6 +117,9 @@ struct Address {
     }
 };
 
+// What setters have set, by the number of the conditional.
+static unsigned int* condition_values;
+
 // Memory between guards that nothing may write.
 struct Guarded {
     static const size_t GUARD = 256;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use stepgraph::codegen::{Generator, PRELUDE, ParamSource, workspace_bytes};
-use stepgraph::entity::EntityRef;
-use stepgraph::ir::{DType, Program, Role};
+use stepgraph::codegen::{GeneratedKernel, Generator, PRELUDE, ParamSource, workspace_bytes};
+use stepgraph::entity::{EntityRef, NodeId};
+use stepgraph::ir::{DType, NodeOp, Program, Role, Step};
 use stepgraph::plan::{FusionPlan, Target, Tuning};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
@@ -112,7 +112,8 @@ fn bits(dtype: DType, bytes: &[u8]) -> u32 {
 
 fn source(cases: &[Case]) -> String {
     let mut text = format!("#include \"device.hpp\"\n{}\n", PRELUDE.replace("#pragma once", ""));
-    text.push_str("extern \"C\" void cudaGraphSetConditional(unsigned long long, unsigned int) {}\n");
+    text.push_str("extern \"C\" void cudaGraphSetConditional(unsigned long long condition, unsigned int value) {\n");
+    text.push_str("    condition_values[condition] = value;\n}\n");
     let mut main = String::from("int main(int, char** names) {\n    FILE* in = fopen(names[1], \"rb\");\n");
     main.push_str("    FILE* out = fopen(names[2], \"wb\");\n");
     for (number, case) in cases.iter().enumerate() {
@@ -125,42 +126,80 @@ fn source(cases: &[Case]) -> String {
 fn case_source(case: &Case) -> String {
     let program = case.program.program();
     let (id, step) = program.steps.iter().next().expect("one step");
-    let generator = Generator::new(&case.program, id);
     let order: Vec<_> = step.phases.values().flat_map(|phase| phase.nodes.iter().copied()).collect();
-    let workspace = order.iter().map(|&node| workspace_bytes(&step.nodes[node].op)).max().unwrap_or(0);
+    let workspaces: Vec<_> = step.nodes.values().map(|node| workspace_bytes(&node.op).to_string()).collect();
     let sizes: Vec<_> = case.before.iter().map(|bytes| bytes.len().to_string()).collect();
+    let generator = Generator::new(&case.program, id);
+    let mut source = CaseSource { program, step, generator, kernels: String::new(), run: String::new() };
 
-    let mut kernels = String::new();
-    let mut run = String::from("void run(FILE* in, FILE* out) {\n    std::vector<Guarded> memory;\n");
-    let _ = writeln!(run, "    for (size_t size : {{{}}}) memory.emplace_back(size);", sizes.join(", "));
-    run.push_str("    for (auto& m : memory) if (fread(m.data(), 1, m.size, in) != m.size) exit(1);\n");
-    let _ = writeln!(run, "    Guarded workspace({workspace});");
-    for node in order {
-        for kernel in generator.kernels(node) {
-            kernels.push_str(&kernel.source.replace("extern \"C\" ", ""));
-            let args: Vec<_> = kernel
-                .params
-                .iter()
-                .map(|param| match param {
-                    ParamSource::Buffer(id) => format!("Address{{memory[{}].data()}}", id.index()),
-                    ParamSource::Scalar(id) => {
-                        format!("Address{{memory[{}].data()}}", program.buffers.len() + id.index())
-                    }
-                    ParamSource::Workspace => "Address{workspace.data()}".into(),
-                    other => panic!("{}: a setter's parameter {other:?}", kernel.name),
-                })
-                .collect();
-            let ([gx, gy, gz], [bx, by, bz]) = (kernel.launch.grid, kernel.launch.block);
-            let _ = writeln!(
-                run,
-                "    launch({{{gx}, {gy}, {gz}}}, {{{bx}, {by}, {bz}}}, [&] {{ {}({}); }});",
-                kernel.name,
-                args.join(", ")
-            );
+    source.run.push_str("void run(FILE* in, FILE* out) {\n    std::vector<Guarded> memory, workspaces;\n");
+    let _ = writeln!(source.run, "    for (size_t size : {{{}}}) memory.emplace_back(size);", sizes.join(", "));
+    let _ =
+        writeln!(source.run, "    for (size_t size : {{{}}}) workspaces.emplace_back(size);", workspaces.join(", "));
+    source.run.push_str("    for (auto& m : memory) if (fread(m.data(), 1, m.size, in) != m.size) exit(1);\n");
+    let _ = writeln!(source.run, "    std::vector<unsigned int> conditions({});", step.nodes.len());
+    source.run.push_str("    condition_values = conditions.data();\n    unsigned int stop = 0;\n    (void)stop;\n");
+    source.body(&order);
+    let _ = writeln!(source.run, "    for (auto& m : memory) m.check({:?});", case.name);
+    let _ = writeln!(source.run, "    for (auto& w : workspaces) w.check({:?});", case.name);
+    source.run.push_str("    for (auto& m : memory) fwrite(m.data(), 1, m.size, out);\n}\n");
+    source.kernels + &source.run
+}
+
+/// The C++ of one case, while it is written.
+struct CaseSource<'a> {
+    program: &'a Program,
+    step: &'a Step,
+    generator: Generator<'a>,
+    kernels: String,
+    run: String,
+}
+
+impl CaseSource<'_> {
+    /// The launches of a list of nodes; conditionals as a driver runs them, decided by what their setters set.
+    fn body(&mut self, nodes: &[NodeId]) {
+        for &node in nodes {
+            let mut kernels = self.generator.kernels(node).into_iter();
+            let op = &self.step.nodes[node].op;
+            if op.bodies().is_empty() {
+                kernels.for_each(|kernel| self.launch(node, &kernel));
+                continue;
+            }
+            let setter = kernels.next().expect("a setter");
+            self.launch(node, &setter);
+            let (bodies, index) = (op.bodies(), node.index());
+            if let (NodeOp::While { .. }, Some(advance)) = (op, kernels.next()) {
+                let _ = writeln!(self.run, "    while (conditions[{index}]) {{");
+                self.body(bodies[0]);
+                self.launch(node, &advance);
+                self.run.push_str("    }\n");
+                continue;
+            }
+            for (number, body) in bodies.into_iter().enumerate() {
+                let is_condition = matches!(op, NodeOp::If { .. });
+                let chosen =
+                    if is_condition { format!("!conditions[{index}]") } else { format!("conditions[{index}]") };
+                let _ = writeln!(self.run, "    if ({chosen} == {number}) {{");
+                self.body(body);
+                self.run.push_str("    }\n");
+            }
         }
     }
-    let _ = writeln!(run, "    for (auto& m : memory) m.check({:?});", case.name);
-    let _ = writeln!(run, "    workspace.check({:?});", case.name);
-    run.push_str("    for (auto& m : memory) fwrite(m.data(), 1, m.size, out);\n}\n");
-    kernels + &run
+
+    fn launch(&mut self, node: NodeId, kernel: &GeneratedKernel) {
+        self.kernels.push_str(&kernel.source.replace("extern \"C\" ", ""));
+        let node = node.index();
+        let argument = |param: &ParamSource| match param {
+            ParamSource::Buffer(id) => format!("Address{{memory[{}].data()}}", id.index()),
+            ParamSource::Scalar(id) => format!("Address{{memory[{}].data()}}", self.program.buffers.len() + id.index()),
+            ParamSource::Workspace => format!("Address{{workspaces[{node}].data()}}"),
+            ParamSource::Condition => format!("{node}ull"),
+            ParamSource::Stop => "Address{&stop}".into(),
+        };
+        let args: Vec<_> = kernel.params.iter().map(argument).collect();
+        let ([gx, gy, gz], [bx, by, bz]) = (kernel.launch.grid, kernel.launch.block);
+        let (name, args) = (&kernel.name, args.join(", "));
+        let _ =
+            writeln!(self.run, "    launch({{{gx}, {gy}, {gz}}}, {{{bx}, {by}, {bz}}}, [&] {{ {name}({args}); }});");
+    }
 }

@@ -12,12 +12,16 @@ use std::process::Command;
 use emulator::{Case, compare};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use stepgraph::Builder;
+use stepgraph::builder::{Body, Bound};
 use stepgraph::entity::{EntityRef, NodeId, PrimaryMap};
+use stepgraph::handle::Tensor;
 use stepgraph::ir::{
     BinaryOp, Buffer, Combiner, CompareOp, DType, Expr, ExprBuilder, ExprOp, IndexTerm, Init, Map, Node, NodeOp,
-    Origins, Phase, Program, Reduce, Role, Shape, Step, Store, Target, UnaryOp, ValueType, View,
+    Origins, Phase, Program, Reduce, Role, ScatterRule, Shape, Step, Store, Target, UnaryOp, ValueType, View,
 };
 use stepgraph::kernel::HostFns;
+use stepgraph::plan::{FusionPlan, Repeat, Target as PlanTarget, Tuning};
 use stepgraph::valid::{ValidProgram, validate};
 
 /// Whether the emulated device can be built here.
@@ -274,6 +278,71 @@ fn random_programs_have_the_hosts_bits() {
         cases.extend(Case::new(format!("random program {number}"), program, plain_numbers));
     }
     assert!(cases.len() > 30, "only {} programs are left", cases.len());
+    compare(&cases);
+}
+
+/// Protects: setters decide as the host does: both branches of an `If`, each body of a `Switch` and none, loops that end on their
+/// bound, on their flag and before they begin, nested, with their index.
+#[test]
+fn conditionals_have_the_hosts_bits() {
+    if !is_possible() {
+        return;
+    }
+    let mut cases = Vec::new();
+    for value in 0..4u32 {
+        let mut p = Builder::new("control");
+        let (choice, bound) = (p.host_scalar("choice", value), p.host_scalar("bound", value * 3));
+        let [index, until, inner, count, odd] =
+            ["index", "until", "inner", "count", "odd"].map(|name| p.device_scalar(name, 7u32));
+        let x = p.state::<f32>("x", [70], Init::Zeros);
+        let trace = p.state::<u32>("trace", [64], Init::Zeros);
+        p.step("run", |s| {
+            s.phase("main", |f| {
+                f.when_else("either", choice, |b| add(b, "up", x, 1.0), |b| add(b, "down", x, -1.0));
+                f.switch("which", choice, &mut [&mut |b| add(b, "zero", x, 0.5), &mut |b| add(b, "one", x, 0.25)]);
+                f.repeat("outer", Bound::Scalar(bound), Some(index), Some(until), |b| {
+                    b.map_node("note")
+                        .over([1])
+                        .scatter(trace, [index.val().into()], ScatterRule::Unique, index + 100u32)
+                        .done();
+                    b.set("parity", odd, index % 2u32);
+                    b.when("if_odd", odd, |c| add(c, "shift", x, 0.125));
+                    b.repeat("nested", Bound::Const(3), Some(inner), None, |c| c.set("count", count, count + inner));
+                    b.set("enough", until, index.val().equal(6u32).to_u32());
+                });
+            });
+        });
+        let program = p.build().expect("valid");
+        cases.extend(Case::new(format!("choice {value}"), program, plain_numbers));
+    }
+    compare(&cases);
+}
+
+fn add(f: &mut Body<'_>, name: &str, x: Tensor<f32>, amount: f32) {
+    f.map_to(name, x, x + amount);
+}
+
+/// Protects: steps in a loop on the device, with their setters and the names that looping gives them.
+#[test]
+fn looped_programs_have_the_hosts_bits() {
+    if !is_possible() {
+        return;
+    }
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let recipes = common::random::recipes();
+    let mut cases = Vec::new();
+    for number in 0..20 {
+        let (mut program, _) = recipes.new_tree(&mut runner).expect("a recipe").current().build();
+        for buffer in program.buffers.values_mut().filter(|buffer| buffer.role == Role::Input) {
+            buffer.role = Role::State;
+        }
+        let Some(program) = generated_part(program) else { continue };
+        let (step, fusion) = (&program.program().steps.values().next().expect("one step").name, FusionPlan::mega());
+        let looped = fusion.repeated(Repeat::Loop(3));
+        let plan = program.plan(step, &looped, &PlanTarget::default(), &Tuning::default()).expect("it plans");
+        cases.extend(Case::new(format!("random program {number}"), plan.program().clone(), plain_numbers));
+    }
+    assert!(cases.len() > 10, "only {} programs are left", cases.len());
     compare(&cases);
 }
 
