@@ -1,7 +1,7 @@
 //! `dqn measure`: microseconds of a training step at sizes that are published for other frameworks, plan against plan.
 //!
-//! The step is the whole one from spectral normalisation to the metrics, on batches that the host wrote once: neither drawing nor
-//! gathering is in the time. Three branches of 9, 3 and 3 actions, three classes, two residual blocks.
+//! The step is the whole one from spectral normalisation to the metrics, on batches that the host wrote once into state:
+//! neither drawing nor gathering is in the time. Three branches of 9, 3 and 3 actions, three classes, two residual blocks.
 
 use std::io::Write;
 use std::time::Instant;
@@ -10,9 +10,10 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use stepgraph::Builder;
 use stepgraph::bench::{BenchOptions, Contender, bench};
-use stepgraph::ir::Compute;
-use stepgraph::plan::{FusionPlan, Target, Tuning};
+use stepgraph::ir::{Compute, Role};
+use stepgraph::plan::{FusionPlan, Repeat, Target, Tuning};
 use stepgraph::runtime::{Device, RuntimeError, Session};
+use stepgraph::valid::{ValidProgram, validate};
 
 use super::hyper::{Hyper, Mask, Source};
 use super::train::Dqn;
@@ -29,13 +30,19 @@ pub(crate) struct Args {
     /// Plans to compare; the first one is the reference.
     #[arg(long, value_delimiter = ',', default_value = "debug,phases,mega", value_parser = FusionPlan::NAMES)]
     plans: Vec<String>,
+    /// Also measures the mega plan with K steps per launch, unrolled; several K may be given.
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    unroll: Vec<u32>,
+    /// Also measures the mega plan with K steps per launch, in a loop on the device; several K may be given.
+    #[arg(long = "loop", value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    looped: Vec<u32>,
     /// The arithmetic of matrix products.
     #[arg(long, default_value = "tf32", value_parser = ["f32", "tf32"])]
     compute: String,
     /// Samples of each plan.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Steps of a sample.
+    /// Launches of a sample.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
 }
@@ -95,13 +102,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         let mut p = Builder::new("dqn");
         let dqn = Dqn::declare(&mut p, &hyper);
         dqn.add_train(&mut p);
-        let program = p.build()?;
-        let plan = |name: &String| {
-            let (fusion, start) = (FusionPlan::named(name).context("no such plan")?, Instant::now());
+        let program = resident(&p.build()?)?;
+        let plan = |fusion: FusionPlan| {
+            let start = Instant::now();
             let plan = program.plan_variant("train", "ddqn", &fusion, &Target::default(), &Tuning::default())?;
-            Ok(Contender { name: name.clone(), plan, planned_in: start.elapsed() })
+            Ok(Contender { name: fusion.name, plan, planned_in: start.elapsed() })
         };
-        let contenders = args.plans.iter().map(plan).collect::<Result<Vec<_>>>()?;
+        let contenders = fusions(args)?.into_iter().map(plan).collect::<Result<Vec<_>>>()?;
         let report = bench(device, &contenders, &options, |session| anyhow::Ok(load(session, &dqn)?), |_| ())?;
         let Hyper { batch, observation, trunk, head, .. } = hyper;
         writeln!(out, "size {scale:?}: B {batch}, S {observation}, H {trunk}, V {head}; ddqn, {}", args.compute)?;
@@ -110,24 +117,39 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+fn fusions(args: &Args) -> Result<Vec<FusionPlan>> {
+    let mut fusions: Vec<_> =
+        args.plans.iter().map(|name| FusionPlan::named(name).context("no such plan")).collect::<Result<_>>()?;
+    fusions.extend(args.unroll.iter().map(|&steps| FusionPlan::mega().repeated(Repeat::Unroll(steps))));
+    fusions.extend(args.looped.iter().map(|&steps| FusionPlan::mega().repeated(Repeat::Loop(steps))));
+    Ok(fusions)
+}
+
+/// The program with its batch in state: it is written once, and so a launch can make several steps on it.
+fn resident(program: &ValidProgram) -> Result<ValidProgram> {
+    let mut changed = program.program().clone();
+    for buffer in changed.buffers.values_mut().filter(|buffer| buffer.role == Role::Input) {
+        buffer.role = Role::State;
+    }
+    Ok(validate(changed, program.origins().clone(), program.host_fns().clone())?)
+}
+
 /// A batch, a target network and scalars with the distributions that the published measurements use.
 fn load(session: &mut Session, dqn: &Dqn) -> Result<(), RuntimeError> {
     let mut draw = Draw(1);
     let batch = dqn.hyper.batch as usize;
-    session.write_input(dqn.batch.x, &draw.floats(2 * batch * dqn.hyper.observation as usize, -1.7, 1.7))?;
+    session.load(dqn.batch.x, &draw.floats(2 * batch * dqn.hyper.observation as usize, -1.7, 1.7))?;
     let actions = (0..batch).flat_map(|_| dqn.hyper.branches.clone());
     let actions: Vec<_> = actions.map(|choices| (draw.next() % choices).cast_signed()).collect();
-    session.write_input(dqn.batch.action, &actions)?;
-    session.write_input(dqn.batch.reward, &draw.floats(batch, -1.7, 1.7))?;
-    session.write_input(
-        dqn.batch.done,
-        &draw.floats(batch, -0.95, 0.05).iter().map(|x| x.max(0.0).ceil()).collect::<Vec<_>>(),
-    )?;
-    session.write_input(dqn.batch.weight, &draw.floats(batch, 0.2, 1.0))?;
+    session.load(dqn.batch.action, &actions)?;
+    session.load(dqn.batch.reward, &draw.floats(batch, -1.7, 1.7))?;
+    session
+        .load(dqn.batch.done, &draw.floats(batch, -0.95, 0.05).iter().map(|x| x.max(0.0).ceil()).collect::<Vec<_>>())?;
+    session.load(dqn.batch.weight, &draw.floats(batch, 0.2, 1.0))?;
     let classes: Vec<_> = (0..batch).map(|_| (draw.next() % dqn.hyper.classes).cast_signed()).collect();
-    session.write_input(dqn.batch.class, &classes)?;
+    session.load(dqn.batch.class, &classes)?;
     if let Some(mask) = dqn.mask {
-        session.write_input(mask, &[1.0, 1.25])?;
+        session.load(mask, &[1.0, 1.25])?;
     }
     for (target, theta) in dqn.target.layers().zip(dqn.theta.layers()) {
         for (target, theta) in [(target.w, theta.w), (target.b, theta.b)] {

@@ -55,7 +55,7 @@ impl fmt::Display for SessionReport {
             let Emitted { graphs, nodes, edges, launches } = plan.emitted;
             let name = step_name(&plan.step, plan.variant.as_deref());
             write!(f, "{name}, plan {}: {graphs} graphs, {nodes} nodes, {edges} edges, ", plan.plan)?;
-            writeln!(f, "{launches} launches a step")?;
+            writeln!(f, "{launches} launches a run")?;
         }
         for (region, bytes) in &self.memory {
             writeln!(f, "{} {bytes} bytes", region.name())?;
