@@ -108,7 +108,9 @@ fn repeated_steps_are_the_single_steps() {
         train::load(&mut session, &digits, 5, &train_set, &test_set).expect("the data fits");
         for rate in [2e-3, 1e-3] {
             session.set(digits.rate, rate).expect("a host scalar");
-            (0..launches).for_each(|_| drop(session.launch("train").expect("the host runs")));
+            for _ in 0..launches {
+                session.launch("train").expect("the host runs");
+            }
         }
         let program = digits.program.program();
         let kept = program.buffers.values().filter(|buffer| buffer.role != Role::Temp);
