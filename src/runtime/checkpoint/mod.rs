@@ -100,7 +100,7 @@ impl Session {
             metadata: metadata.clone(),
         };
         let content = content::of(&self.plans[0], &self.lanes);
-        let header = Header::new(&content, &info, &content::program_hash(&self.plans[0]))?;
+        let header = Header::new(&content, &info, self.checkpoints.program_hash(&self.plans[0]))?;
         let content = content.saved;
         let pieces: Vec<_> = content.iter().map(|tensor| tensor.at).filter(|at| at.region != Region::Inbox).collect();
         let snapshot = self.backend.snapshot(&pieces).map_err(CheckpointError::Device)?;

@@ -49,7 +49,7 @@ impl CheckpointFile {
         if let Some(name) = self.parsed.metadata.offset_keys().into_iter().find(|name| !is_known(name)) {
             return Err(CheckpointError::ExtraTensor { path: path(), name });
         }
-        if content::program_hash(&session.plans[0]) != self.parsed.hash {
+        if session.checkpoints.program_hash(&session.plans[0]) != self.parsed.hash {
             return Err(CheckpointError::OtherVersion { path: path(), program: found.clone() });
         }
         Ok(content.all().filter(|tensor| self.parsed.metadata.info(&tensor.name).is_some()).cloned().collect())

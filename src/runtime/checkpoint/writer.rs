@@ -3,6 +3,7 @@
 //! A file is written beside its place under a name of its own, made safe on the disk, and renamed: whoever looks finds the old
 //! file or the new one. A failure removes what was begun.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use std::time::Instant;
 
 use tempfile::NamedTempFile;
 
-use super::content::Saved;
+use super::content::{self, Saved};
 use super::error::CheckpointError;
 use super::folder;
 use super::format::Header;
 use super::ticket::{CheckpointTicket, Progress, Written};
-use crate::plan::Region;
+use crate::plan::{Region, StepPlan};
 use crate::runtime::backend::SnapshotReader;
 
 /// Unfinished files are named `.checkpoint-*.tmp`.
@@ -52,6 +53,8 @@ pub(in crate::runtime) struct Checkpoints {
     failed: Vec<Arc<Progress>>,
     /// Launches of the checkpoint that was resumed, and of this session at that time.
     resumed: (u64, u64),
+    /// The program's hash, once it was needed: writing a large program down takes longer than a training step.
+    hash: OnceCell<String>,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,11 @@ struct Running {
 }
 
 impl Checkpoints {
+    /// The hash of the session's program; `plan` is any of its plans.
+    pub(super) fn program_hash(&self, plan: &StepPlan) -> &str {
+        self.hash.get_or_init(|| content::program_hash(plan))
+    }
+
     /// Launches that led to the present state, after so many of this session.
     pub(super) fn position(&self, launches: u64) -> u64 {
         let (before, since) = self.resumed;
