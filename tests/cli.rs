@@ -249,3 +249,23 @@ fn help_has_examples() {
         assert!(help.out.contains("Examples:\n  stepgraph "), "{}", help.out);
     }
 }
+
+/// Protects: a run ends at the first launch that leaves a NaN or an infinity, with the node that wrote it, and dumps nothing.
+#[test]
+fn run_ends_at_the_first_non_finite_value() {
+    let folder = folder(&[1e38, 0.0, 0.0, 0.0]);
+    let run = |steps: &str| {
+        let args = ["run", "sums.toml", "--step", "add", "--device", "host", "--inputs", "inputs.safetensors"];
+        let more = ["--steps", steps, "--find-non-finite", "--dump", "dump.safetensors", "--on-failure", "phases"];
+        stepgraph(folder.path(), &[&args[..], &more].concat())
+    };
+    // The rate is 2: the sum is 2e38 after one launch, and beyond the largest float, 3.4e38, after two.
+    let fine = run("1");
+    assert_eq!(fine.code, 0, "{}", fine.err);
+    std::fs::remove_file(folder.path().join("dump.safetensors")).expect("a dump");
+    let ended = run("5");
+    assert_eq!(ended.code, 1, "{}", ended.err);
+    let found = "launch 2: `sum`[0] is inf: node `main.sum` of step `add` wrote it";
+    assert!(ended.err.split_whitespace().collect::<Vec<_>>().join(" ").contains(found), "{}", ended.err);
+    assert!(!folder.path().join("dump.safetensors").exists());
+}

@@ -361,7 +361,8 @@ fn counts_tell_launches() {
     assert_eq!(counts(&FusionPlan::mega()), (1, 1, 1, 2));
 }
 
-/// Protects: memory of one step is reused: a chain of maps needs the bytes of two buffers, whatever its length.
+/// Protects: memory of one step is reused: a chain of maps needs the bytes of two buffers, whatever its length; but for plans without
+/// graphs, which keep every temp for looking at.
 #[test]
 fn a_chain_of_temps_takes_two_buffers() {
     let mut p = Builder::new("reuse");
@@ -379,7 +380,8 @@ fn a_chain_of_temps_takes_two_buffers() {
     let program = p.build().expect("valid");
     for name in FusionPlan::NAMES {
         let plan = planned(&program, &FusionPlan::named(name).expect("named")).expect("plannable");
-        assert_eq!(plan.arena().size(Region::Scratch), 2 * 4096, "{name}");
+        let buffers = if name == "debug" { 50 } else { 2 };
+        assert_eq!(plan.arena().size(Region::Scratch), buffers * 4096, "{name}");
     }
 }
 

@@ -33,6 +33,8 @@ mod dqn {
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/epochs.rs"]
 mod epochs;
+#[path = "over_standin/failing.rs"]
+mod failing;
 #[path = "kernels/axpy.rs"]
 mod kernels;
 #[allow(dead_code, reason = "the GPU tests use the rest")]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use stepgraph::plan::FusionPlan;
-use stepgraph::runtime::{Device, RuntimeError};
+use stepgraph::runtime::{Device, OnFailure, RuntimeError};
 
 /// Checks, lowers and runs training steps that are declared as typed graphs.
 #[derive(Debug, Parser)]
@@ -77,9 +77,11 @@ pub(super) struct LowerArgs {
   stepgraph run step.toml --step train --steps 1000 --seed 7 --device cuda
   stepgraph run step.toml --step train --steps 1000 --loop 100
   stepgraph run step.toml --inputs data.safetensors --dump result.safetensors
+  stepgraph run step.toml --steps 1000 --plan debug --find-non-finite
 
 --inputs holds tensors by the names of inputs, parameters, states and host scalars (one element each). --dump writes parameters,
-states, outputs, tapped temps and scalars; the file is replaced only when everything went well.")]
+states, outputs, tapped temps and scalars; the file is replaced only when everything went well. --find-non-finite shows the most with
+--plan debug, which gives every temp memory of its own.")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) spec: SpecArgs,
@@ -100,6 +102,28 @@ pub(super) struct RunArgs {
     /// Where to write the memory after the last launch.
     #[arg(long, value_name = "FILE.safetensors")]
     pub(super) dump: Option<PathBuf>,
+    /// After each launch looks for NaN and infinity; the first one ends the run, with the node that wrote it.
+    #[arg(long)]
+    pub(super) find_non_finite: bool,
+    /// What to do where the device refuses the graph of the whole step: report (an error) or phases (a graph per phase, with a note).
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::Report)]
+    pub(super) on_failure: Policy,
+}
+
+/// What to do where the device refuses a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Policy {
+    Report,
+    Phases,
+}
+
+impl From<Policy> for OnFailure {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Report => Self::Report,
+            Policy::Phases => Self::Phases,
+        }
+    }
 }
 
 /// Compares plans of a step: results first, then times, interleaved, with a noise floor.

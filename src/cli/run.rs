@@ -25,11 +25,15 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
     let (device, why) = choose(args.device);
     let plan = plan_of(args, &program, device)?;
     let launches = launches(args, &plan)?;
-    let mut session = Session::builder().seed(args.seed).open(device, [plan])?;
+    let mut session = Session::builder().seed(args.seed).on_failure(args.on_failure.into()).open(device, [plan])?;
     if let Some(path) = &args.inputs {
         tensors::load(&mut session, program.program(), path)?;
     }
-    writeln!(out, "device {}{why}", session.report().device)?;
+    let report = session.report();
+    writeln!(out, "device {}{why}", report.device)?;
+    for fallback in &report.fallbacks {
+        writeln!(out, "{fallback}")?;
+    }
     let start = Instant::now();
     launch(&mut session, args, launches)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -113,16 +117,27 @@ fn launches(args: &RunArgs, plan: &StepPlan) -> Result<u64, Failure> {
 fn launch(session: &mut Session, args: &RunArgs, launches: u64) -> Result<(), Failure> {
     let (step, variant) = (session.plans()[0].step_name().to_owned(), args.plan.variant.as_deref());
     let mut progress = Progress::new(launches);
-    for _ in 0..launches {
+    for number in 1..=launches {
         match variant {
             Some(variant) => session.launch_variant(&step, variant)?,
             None => session.launch(&step)?,
         };
+        if args.find_non_finite {
+            refuse_non_finite(session, number)?;
+        }
         progress.step();
     }
     session.wait()?;
     progress.finish();
     Ok(())
+}
+
+/// Ends the run at the first value that is NaN or infinite.
+fn refuse_non_finite(session: &mut Session, launch: u64) -> Result<(), Failure> {
+    match session.first_non_finite()? {
+        Some(found) => Err(Failure::program(format_args!("launch {launch}: {found}"))),
+        None => Ok(()),
+    }
 }
 
 /// Prints what the step wrote to outputs and device scalars: small ones in full, of larger ones type and shape.

@@ -137,8 +137,12 @@ impl CudaError {
             CUresult::CUDA_ERROR_LAUNCH_FAILED,
             CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
         ];
-        matches!(self, Self::Call { call, code, .. } if call.starts_with("cu") && !call.starts_with("cublas")
-            && FAULTS.iter().any(|&fault| fault as u32 == *code))
+        let is_fault = |code: u32| FAULTS.iter().any(|&fault| fault as u32 == code);
+        match self {
+            Self::Call { call, code, .. } => call.starts_with("cu") && !call.starts_with("cublas") && is_fault(*code),
+            Self::Instantiate { code, .. } => is_fault(*code),
+            _ => false,
+        }
     }
 
     /// The driver's number of the error, where a call failed.
@@ -187,6 +191,10 @@ mod tests {
             CudaError::of_driver("cuEventSynchronize", CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).expect_err("a failure");
         let refused = CudaError::of_driver("cuGraphLaunch", CUresult::CUDA_ERROR_INVALID_VALUE).expect_err("a failure");
         assert!(fault.is_sticky());
+        let instantiate =
+            |code| CudaError::Instantiate { name: String::new(), code, result: String::new(), node: None }.is_sticky();
+        assert!(instantiate(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS as u32));
+        assert!(!instantiate(CUresult::CUDA_ERROR_INVALID_VALUE as u32));
         assert!(!refused.is_sticky());
     }
 }

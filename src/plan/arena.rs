@@ -17,7 +17,7 @@ const REGION_LIMIT: u64 = 1 << 47;
 /// Bytes of a scalar cell.
 const CELL: u64 = 4;
 
-/// The arena of a plan.
+/// The arena of a plan. Where temps are kept apart, none takes the memory of another, so that all can be looked at after a launch.
 ///
 /// # Errors
 /// [`PlanError::ArenaTooLarge`].
@@ -26,8 +26,9 @@ pub(super) fn arena(
     step: &Step,
     units: &PrimaryMap<UnitId, Unit>,
     graphs: &[GraphPlan],
+    apart: bool,
 ) -> Result<Arena, PlanError> {
-    let mut layout = Layout { program, groups: groups(program), arena: Arena::default() };
+    let mut layout = Layout { program, groups: groups(program), apart, arena: Arena::default() };
     layout.lasting(Region::Inbox, Some(Writer::Host), &[Role::Input]);
     layout.lasting(Region::Persistent, Some(Writer::Device), &[Role::Param, Role::State]);
     layout.padded_temps();
@@ -60,6 +61,7 @@ pub(super) fn groups(program: &Program) -> SecondaryMap<BufferId, Option<GroupId
 struct Layout<'a> {
     program: &'a Program,
     groups: SecondaryMap<BufferId, Option<GroupId>>,
+    apart: bool,
     arena: Arena,
 }
 
@@ -120,7 +122,7 @@ impl Layout<'_> {
             let at = *known.entry(piece).or_insert_with(|| {
                 pieces.push(piece);
                 users.push(Vec::new());
-                requests.push(Request { bytes: bytes(), points: Vec::new(), exclusive: self.is_tapped(piece) });
+                requests.push(Request { bytes: bytes(), points: Vec::new(), exclusive: self.is_kept(piece) });
                 requests.len() - 1
             });
             users[at].push(user);
@@ -165,12 +167,12 @@ impl Layout<'_> {
         }
     }
 
-    fn is_tapped(&self, piece: Piece) -> bool {
+    /// Whether nothing else may take its memory.
+    fn is_kept(&self, piece: Piece) -> bool {
+        let is_tapped = |&buffer: &BufferId| self.program.buffers[buffer].tap;
         match piece {
-            Piece::Buffer(buffer) => self.program.buffers[buffer].tap,
-            Piece::Group(group) => {
-                self.program.groups[group].members.iter().any(|&member| self.program.buffers[member].tap)
-            }
+            Piece::Buffer(buffer) => self.apart || is_tapped(&buffer),
+            Piece::Group(group) => self.apart || self.program.groups[group].members.iter().any(is_tapped),
             Piece::Workspace(_) => false,
         }
     }

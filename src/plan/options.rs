@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::ir::Compute;
+use crate::ir::{Compute, Gemm};
 
 /// How a step is cut into launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -200,6 +200,12 @@ impl GemmKey {
     /// The key of a problem.
     pub fn new([m, n, k]: [u32; 3], transposed_a: bool, transposed_b: bool, compute: Compute) -> Self {
         Self { m, n, k, transposed_a, transposed_b, compute: compute.name() }
+    }
+
+    /// The key of a product's problem.
+    pub(super) fn of(gemm: &Gemm) -> Self {
+        let (m, n, k) = gemm.dims().unwrap_or_default();
+        Self::new([m, n, k], gemm.a.transposed, gemm.b.transposed, gemm.compute)
     }
 }
 

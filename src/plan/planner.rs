@@ -3,12 +3,12 @@
 use super::arena::arena;
 use super::check::check;
 use super::error::PlanError;
-use super::options::{Fuse, FusionPlan, Graphs, Repeat, Schedule, Target, Tuning};
+use super::options::{Fuse, FusionPlan, GemmKey, Graphs, Repeat, Schedule, Target, Tuning};
 use super::repeat::check_repeat;
-use super::types::{GraphPlan, StepPlan};
+use super::types::{GraphPlan, StepPlan, Work};
 use super::units::{Listed, Lowering, numbered};
 use crate::entity::{NodeId, PhaseId, PrimaryMap, StepId};
-use crate::ir::Program;
+use crate::ir::{NodeOp, Program};
 use crate::pass;
 use crate::valid::ValidProgram;
 
@@ -38,6 +38,30 @@ pub fn plan(
         check(&plan).map_err(PlanError::Unsound)?;
     }
     Ok(plan)
+}
+
+impl StepPlan {
+    /// The same step with one graph per phase in place of one for all of it, and all other choices alike.
+    ///
+    /// # Errors
+    /// A step that cannot be cut so: [`PlanError`] says why.
+    pub fn by_phase(&self) -> Result<Self, PlanError> {
+        let mut fusion = FusionPlan { graphs: Graphs::PerPhase, ..self.fusion.clone() };
+        let is_named = FusionPlan { name: FusionPlan::phases().name, ..fusion.clone() } == FusionPlan::phases();
+        fusion.name = if is_named { FusionPlan::phases().name } else { format!("{} by phase", fusion.name) };
+        let declared = self.program.declared();
+        plan(declared, self.step_name(), self.variant(), &fusion, &self.target, &self.tuning())
+    }
+
+    /// How the plan's products are computed, to plan others alike.
+    fn tuning(&self) -> Tuning {
+        let step = &self.program.program().steps[self.step];
+        let gemms = self.units.values().filter_map(|unit| match (&step.nodes[unit.node].op, &unit.work) {
+            (NodeOp::Gemm(gemm), Work::Gemm(found)) => Some((GemmKey::of(gemm), *found)),
+            _ => None,
+        });
+        Tuning { gemms: gemms.collect() }
+    }
 }
 
 fn find(program: &Program, step: &str, variant: Option<&str>) -> Result<StepId, PlanError> {
@@ -85,7 +109,7 @@ fn lower(
     let units = lowering.units;
     let arena = {
         let _span = tracing::debug_span!("place").entered();
-        arena(program.program(), step, &units, &graphs)?
+        arena(program.program(), step, &units, &graphs, fusion.graphs == Graphs::PerNode)?
     };
     let (variant, fusion, target) = (variant.map(str::to_owned), fusion.clone(), target.clone());
     Ok(StepPlan { step: id, variant, fusion, target, units, graphs, arena, program })

@@ -109,8 +109,7 @@ impl Lowering<'_> {
     }
 
     fn gemm(&self, gemm: &Gemm) -> GemmImpl {
-        let (m, n, k) = gemm.dims().unwrap_or_default();
-        self.tuning.gemm(&GemmKey::new([m, n, k], gemm.a.transposed, gemm.b.transposed, gemm.compute))
+        self.tuning.gemm(&GemmKey::of(gemm))
     }
 }
 

@@ -16,6 +16,8 @@ pub struct SessionReport {
     pub memory: Vec<(Region, u64)>,
     /// What the other lanes have besides.
     pub lanes: Vec<LaneReport>,
+    /// Plans that the device refused, and what runs in their place; see [`OnFailure`](super::OnFailure).
+    pub fallbacks: Vec<Fallback>,
     /// How long the parts of opening took on the device; empty on the host.
     pub startup: Vec<Lap>,
     /// Launches so far.
@@ -31,6 +33,28 @@ pub struct LaneReport {
     pub lane: String,
     /// Bytes of its inbox and scratch.
     pub memory: Vec<(Region, u64)>,
+}
+
+/// A plan that runs in place of the one that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// The step.
+    pub step: String,
+    /// The variant, where the step has variants.
+    pub variant: Option<String>,
+    /// The plan that was asked for.
+    pub wanted: String,
+    /// The plan that runs.
+    pub plan: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = step_name(&self.step, self.variant.as_deref());
+        write!(f, "{name} runs plan {} in place of {}: {}", self.plan, self.wanted, self.reason)
+    }
 }
 
 /// One plan of a session.
@@ -56,6 +80,9 @@ impl fmt::Display for SessionReport {
             let name = step_name(&plan.step, plan.variant.as_deref());
             write!(f, "{name}, plan {}: {graphs} graphs, {nodes} nodes, {edges} edges, ", plan.plan)?;
             writeln!(f, "{launches} launches a run")?;
+        }
+        for fallback in &self.fallbacks {
+            writeln!(f, "{fallback}")?;
         }
         for (region, bytes) in &self.memory {
             writeln!(f, "{} {bytes} bytes", region.name())?;

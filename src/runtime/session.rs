@@ -12,12 +12,13 @@ use super::checkpoint::Checkpoints;
 use super::cuda;
 use super::device::Device;
 use super::error::RuntimeError;
+use super::fallback::{OnFailure, OpenError, fall_back};
 use super::history::History;
 use super::host;
 use super::init::{initial_bytes, is_zero};
 use super::lanes::{self, Lanes};
 use super::link::{Link, Publish};
-use super::report::{LaneReport, PlanReport, SessionReport, step_name};
+use super::report::{Fallback, LaneReport, PlanReport, SessionReport, step_name};
 use super::stop::StopHandle;
 use super::ticket::Ticket;
 use crate::cuda::UserMemory;
@@ -73,12 +74,14 @@ pub struct Session {
     last: Vec<Option<Completion>>,
     pub(super) launches: u64,
     inbox_copies: u64,
+    fallbacks: Vec<Fallback>,
 }
 
 /// How a session is opened.
 #[derive(Clone, Debug, Default)]
 pub struct SessionBuilder {
     seed: u64,
+    on_failure: OnFailure,
     options: OpenOptions,
     lanes: Vec<(String, Vec<StepPlan>)>,
     links: Vec<Link>,
@@ -104,6 +107,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn check_each_launch(mut self) -> Self {
         self.options.checked = true;
+        self
+    }
+
+    /// What to do where the device refuses the graph of a whole step; by default opening fails.
+    #[must_use]
+    pub fn on_failure(mut self, policy: OnFailure) -> Self {
+        self.on_failure = policy;
         self
     }
 
@@ -158,26 +168,24 @@ impl SessionBuilder {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut plans: Vec<StepPlan> = plans.into_iter().collect();
         let (mut names, mut lane_of) = (vec![lanes::MAIN.to_owned()], vec![0; plans.len()]);
-        for (name, of_lane) in self.lanes {
+        for (name, of_lane) in &self.lanes {
             lane_of.resize(plans.len() + of_lane.len(), names.len());
-            names.push(name);
-            plans.extend(of_lane);
+            names.push(name.clone());
+            plans.extend(of_lane.iter().cloned());
         }
-        check_plans(&plans)?;
         lanes::check_names(&names)?;
-        let mut lanes = Lanes::new(names, lane_of, &plans)?;
         let links: Vec<String> = self.links.iter().map(|link| link.name().to_owned()).collect();
         if let Some((_, name)) = links.iter().enumerate().find(|&(at, name)| links[..at].contains(name)) {
             return Err(RuntimeError::DuplicateLink { name: name.clone() });
         }
-        let layout = LaneLayout {
-            lanes: lanes.count(),
-            links: self.links.iter().map(|link| link.resolve(&plans, &mut lanes)).collect::<Result<_, _>>()?,
-            lane_of: lanes.of_plans().to_vec(),
-        };
-        let backend = match device {
-            Device::Host => host::open(&plans, &layout, self.options.without_cuda()?)?,
-            Device::Cuda { ordinal } => cuda::open(ordinal, &plans, &layout, &self.options)?,
+        let mut fallbacks = Vec::new();
+        let (lanes, backend) = loop {
+            check_plans(&plans)?;
+            let mut lanes = Lanes::new(names.clone(), lane_of.clone(), &plans)?;
+            match self.open_backend(device, &plans, &mut lanes) {
+                Ok(backend) => break (lanes, backend),
+                Err(failure) => fallbacks.push(fall_back(failure, self.on_failure, &mut plans)?),
+            }
         };
         let inbox = vec![0; plans[0].arena().size(Region::Inbox) as usize];
         let mut session = Session {
@@ -194,9 +202,27 @@ impl SessionBuilder {
             lanes,
             launches: 0,
             inbox_copies: 0,
+            fallbacks,
         };
         session.initialise(true)?;
         Ok(session)
+    }
+
+    fn open_backend(
+        &self,
+        device: Device,
+        plans: &[StepPlan],
+        lanes: &mut Lanes,
+    ) -> Result<Box<dyn Backend>, OpenError> {
+        let layout = LaneLayout {
+            lanes: lanes.count(),
+            links: self.links.iter().map(|link| link.resolve(plans, lanes)).collect::<Result<_, _>>()?,
+            lane_of: lanes.of_plans().to_vec(),
+        };
+        match device {
+            Device::Host => Ok(host::open(plans, &layout, self.options.without_cuda()?)?),
+            Device::Cuda { ordinal } => cuda::open(ordinal, plans, &layout, &self.options),
+        }
     }
 }
 
@@ -335,6 +361,7 @@ impl Session {
             plans: self.plans.iter().enumerate().map(plan_report).collect(),
             memory: Region::ALL.map(|region| (region, bytes(0, region))).to_vec(),
             lanes: (1..self.lanes.count()).map(lane_report).collect(),
+            fallbacks: self.fallbacks.clone(),
             startup: self.backend.startup().to_vec(),
             launches: self.launches,
             inbox_copies: self.inbox_copies,

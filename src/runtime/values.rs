@@ -255,7 +255,7 @@ impl Session {
     }
 
     /// What lies at a placement; the inbox is known without asking the device.
-    fn fetch_bytes(&mut self, at: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError> {
+    pub(super) fn fetch_bytes(&mut self, at: Placement, into: &mut [u8], order: Order) -> Result<(), RuntimeError> {
         if at.region == Region::Inbox {
             into.copy_from_slice(&self.inbox[at.offset as usize..at.end() as usize]);
             return Ok(());
@@ -388,7 +388,7 @@ fn unknown(kind: &'static str, name: &str) -> RuntimeError {
 }
 
 /// The elements of a box as ranges of the buffer's elements, in row-major order.
-fn runs(view: &View, shape: &Shape) -> Vec<Range<u64>> {
+pub(super) fn runs(view: &View, shape: &Shape) -> Vec<Range<u64>> {
     if view.is_contiguous(shape) {
         let start = view.offset(shape);
         return std::iter::once(start..start + view.shape().elements()).collect();

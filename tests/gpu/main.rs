@@ -41,6 +41,7 @@ mod control;
 mod cost;
 mod epochs;
 mod faults;
+mod finite;
 mod flagship;
 mod lanes;
 mod lifetime;

@@ -24,6 +24,7 @@ use super::backend::{
     Backend, Completion, Emitted, LaneLayout, Lap, Lent, OpenOptions, Order, RawHandles, SnapshotReader, StopCell,
 };
 use super::error::RuntimeError;
+use super::fallback::OpenError;
 use crate::cuda::nvrtc::Nvrtc;
 use crate::cuda::{Context, CudaError, Event, Stream, UserMemory};
 use crate::emit::cache::Cache;
@@ -31,6 +32,9 @@ use crate::emit::modules::PlanModules;
 use crate::emit::{EmitError, Executable, Lane, LaneMemory, Loader, SessionMemory, emit};
 use crate::ir::Role;
 use crate::plan::{Placement, Region, StepPlan};
+
+/// Said of a fault of device code: the driver keeps one context per device and process, and does not tell whose work it was.
+const LOST: &str = "(or work of another session of this process on the device: a fault ends them all)";
 
 /// One CUDA device, as a session sees it. Executables are dropped first: each waits for what its lane queued.
 struct CudaBackend {
@@ -69,7 +73,7 @@ pub(super) fn open(
     plans: &[StepPlan],
     layout: &LaneLayout,
     options: &OpenOptions,
-) -> Result<Box<dyn Backend>, RuntimeError> {
+) -> Result<Box<dyn Backend>, OpenError> {
     let unavailable = |reason: String| RuntimeError::DeviceUnavailable { device: format!("cuda:{ordinal}"), reason };
     let mut clock = Clock::start();
     let main = open_main(ordinal, options).map_err(|error| unavailable(error.to_string()))?;
@@ -92,11 +96,11 @@ pub(super) fn open(
     clock.lap("compile, or find in the cache");
     let mut loader = Loader::new(&context);
     let mut executables = Vec::with_capacity(plans.len());
-    for ((plan, compiled), &lane) in plans.iter().zip(compiled).zip(&layout.lane_of) {
+    for (index, ((plan, compiled), &lane)) in plans.iter().zip(compiled).zip(&layout.lane_of).enumerate() {
         let load = |error| failed(&format!("loading the code of step `{}`", plan.step_name()), error);
         let kernels = loader.load(compiled).map_err(load)?;
         let CudaLane { lane, memory, .. } = &lanes[lane];
-        executables.push(emit(plan, memory, kernels, lane).map_err(|error| emit_failed("building", error))?);
+        executables.push(emit(plan, memory, kernels, lane).map_err(|error| refused(index, error))?);
     }
     clock.lap("load code and build graphs");
     let link = |plan| {
@@ -208,10 +212,11 @@ impl CudaBackend {
 
     /// Notes whether an error killed the context, and says what was being done.
     fn fail(&mut self, doing: &str, error: CudaError) -> RuntimeError {
-        if error.is_sticky() {
-            self.dead = Some(format!("{doing}: {error}"));
+        if !error.is_sticky() {
+            return failed(doing, error);
         }
-        failed(doing, error)
+        self.dead = Some(format!("{doing}: {error}"));
+        failed(&format!("{doing} {LOST}"), error)
     }
 
     fn guarded<T>(
@@ -322,10 +327,12 @@ impl Backend for CudaBackend {
         let executable = &mut self.executables[plan];
         let launched = if self.checked { executable.launch_checked() } else { executable.launch() };
         if let Err(error) = launched {
+            let mut doing = format!("launch {}", launch.number);
             if error.is_sticky() {
-                self.dead = Some(format!("launch {}: {error}", launch.number));
+                self.dead = Some(format!("{doing}: {error}"));
+                doing = format!("{doing} {LOST}");
             }
-            return Err(emit_failed(&format!("launch {}", launch.number), error));
+            return Err(emit_failed(&doing, error));
         }
         self.guarded(
             |backend| format!("marking {}", backend.launch_name(launch)),
@@ -446,6 +453,12 @@ impl Clock {
 
 fn failed(doing: &str, error: impl Error + Send + Sync + 'static) -> RuntimeError {
     RuntimeError::Device { context: format!("{doing} failed"), source: Box::new(error) }
+}
+
+/// Tells a graph that the driver does not take from a device that is lost and a plan that is wrong.
+fn refused(plan: usize, error: EmitError) -> OpenError {
+    let refused = matches!(error, EmitError::Cuda { .. }) && !error.is_sticky();
+    OpenError { error: emit_failed("building", error), refused: refused.then_some(plan) }
 }
 
 /// Keeps the place in the context and the failed call as the cause.
