@@ -243,3 +243,39 @@ fn a_missing_host_function_is_named() {
     let error = error.expect_err("there is no host function").to_string();
     assert!(error.contains("`p.update`") && error.contains("`adam`"), "{error}");
 }
+
+/// A program whose products have epilogues that no matrix library has: inside the product, or as maps behind it.
+fn wide_epilogues(key: &str) -> ValidProgram {
+    let text = format!(
+        r#"
+        program = "wide"
+        [scalar]
+        gain = {{ init = 0.75, writer = "host" }}
+        [input]
+        x = [5, 7]
+        z = [5, 3]
+        [param]
+        w = [3, 7]
+        b = [3]
+        [state]
+        total = [5, 3]
+        [output]
+        y = [5, 3]
+        [s.main]
+        y = {{ gemm = "x @ w'", alpha = "gain", {key} = "tanh(acc) * z + b" }}
+        total = {{ gemm = "x @ w'", add = "total", beta = 0.5, {key} = "select(acc > 0.0, acc, exp(acc) - 1.0)" }}
+        "#
+    );
+    let parsed = stepgraph::spec::parse(&text, &stepgraph::spec::SpecOptions::default()).expect("a spec");
+    parsed.validate().expect("valid")
+}
+
+/// Protects: an epilogue of float32 has the bits of the same map behind the product, though the library lacks it.
+#[test]
+fn wide_epilogues_equal_maps() {
+    let of = |key| {
+        let plan = plan(&wide_epilogues(key), &("s".into(), None), &FusionPlan::mega());
+        results_of(&plan, 3, None, true).expect("it promises nothing")
+    };
+    assert_eq!(of("epilogue"), of("then"));
+}

@@ -308,6 +308,54 @@ fn epilogues_that_would_change_results_stay_apart() {
     }
 }
 
+/// Protects: an epilogue that the matrix library lacks becomes a map behind the product, in every plan and inside bodies; what
+/// came before and after the node still does; one that the library has stays.
+#[test]
+fn epilogues_beyond_the_library_become_maps() {
+    let text = r#"
+        program = "beyond"
+        [scalar]
+        on = { type = "u32", writer = "host" }
+        [input]
+        x = [8, 4]
+        [param]
+        w = [6, 4]
+        b = [6]
+        [output]
+        y = [8, 6]
+        [state]
+        bent = [8, 6]
+        plain = [8, 6]
+        other = [8, 6]
+        [run.only]
+        first = { fill = 0.0, out = "other" }
+        bent = { gemm = "x @ w'", epilogue = "tanh(acc + b)", after = "first" }
+        plain = { gemm = "x @ w'", epilogue = "relu(acc + b)" }
+        last = { fill = 1.0, out = "other", after = "bent" }
+        branch = { if = "on", then = { y = { gemm = "x @ w'", epilogue = "acc * 2.0" } }, else = { zero = { fill = 0.0, out = "y" } } }
+    "#;
+    let parsed = stepgraph::spec::parse(text, &stepgraph::spec::SpecOptions::default()).expect("a spec");
+    let program = parsed.validate().expect("valid");
+    for fusion in [FusionPlan::debug(), FusionPlan::phases(), FusionPlan::mega()] {
+        let plan = planned(&program, &fusion).expect("plannable");
+        let expected = ["first", "bent.mm", "bent", "plain", "last", "y.mm", "y", "zero", "branch"];
+        let mut found: Vec<_> = names(&plan).iter().map(|name| name.trim_start_matches("only.")).collect();
+        found.sort_by_key(|name| expected.iter().position(|known| known == name));
+        assert_eq!(found, expected, "{}", fusion.name);
+        let work =
+            |name: &str| &plan.units().values().find(|unit| unit.name == format!("only.{name}")).expect(name).work;
+        assert!(["bent.mm", "plain", "y.mm"].iter().all(|name| matches!(work(name), Work::Gemm(_))));
+        assert!(["bent", "y"].iter().all(|name| matches!(work(name), Work::Map(_))));
+    }
+    let plan = mega(&program);
+    let edges =
+        plan.graphs()[0].body.edges.iter().map(|edge| (&*plan.units()[edge.from].name, &*plan.units()[edge.to].name));
+    let edges: Vec<_> = edges.collect();
+    for edge in [("only.first", "only.bent.mm"), ("only.bent.mm", "only.bent"), ("only.bent", "only.last")] {
+        assert!(edges.contains(&edge), "{edge:?} is not among {edges:?}");
+    }
+}
+
 /// Protects: a node whose result nothing uses goes, with what only it needed; a node that other nodes, the host or the next
 /// launch can see stays; `after` is inherited through what goes.
 #[test]

@@ -80,9 +80,10 @@ pub enum EmitError {
         /// How many the device holds.
         room: u64,
     },
-    /// The matrix library computes `acc + bias`, `relu(acc)` or `relu(acc + bias)` after a product, with one bias per column.
+    /// The matrix library computes `acc + bias`, `relu(acc)` or `relu(acc + bias)` after a product, with one bias per column; the
+    /// pass `split` makes a map of anything else, so that this is a defect of a plan.
     #[error(
-        "{place}: the matrix library cannot compute this epilogue ({found}); use a map after the product, or plan with the `epilogue` pass, which moves only what fits"
+        "{place}: the matrix library cannot compute this epilogue ({found}); a plan has a map for it (a defect of stepgraph if it has not); write it as `then` instead"
     )]
     Epilogue {
         /// Where.

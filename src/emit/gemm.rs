@@ -4,8 +4,8 @@ use super::address::Addresses;
 use super::error::{At, EmitError};
 use super::lane::Lane;
 use crate::cuda::{Epilogue, Factors, GraphBody, Harvest, Matmul, MatmulSpec, Precision};
-use crate::entity::ValueId;
-use crate::ir::{BinaryOp, Compute, Expr, ExprOp, Factor, Gemm, IndexTerm, UnaryOp, View};
+use crate::ir::{Compute, Expr, Factor, Gemm, View};
+use crate::pass::{LibraryEpilogue, library_epilogue};
 use crate::plan::GemmImpl;
 
 /// Describes a product and chooses its algorithm. `cell` gives a device cell that holds a constant.
@@ -83,38 +83,13 @@ fn factors(
     Ok(Factors::Device(address(gemm.alpha)?, address(beta)?))
 }
 
+/// The library's epilogue. The pass `split` leaves only what it has.
 fn epilogue(at: &Addresses<'_>, gemm: &Gemm, expr: &Expr) -> Result<Epilogue, EmitError> {
     let unfit = |found: &str| EmitError::Epilogue { place: Box::new(at.place()), found: found.to_owned() };
-    let (ops, &[root]) = (expr.ops(), expr.roots()) else { return Err(unfit("it has more than one result")) };
-    let (inner, relu) = match ops[root] {
-        ExprOp::Unary(UnaryOp::Relu, inner) => (inner, true),
-        _ => (root, false),
-    };
-    let is_acc = |value: ValueId| ops[value] == ExprOp::Acc;
-    let bias = match ops[inner] {
-        ExprOp::Acc => None,
-        ExprOp::Binary(BinaryOp::Add, a, b) if is_acc(a) => Some(b),
-        ExprOp::Binary(BinaryOp::Add, a, b) if is_acc(b) => Some(a),
-        _ => return Err(unfit("it is more than a bias and relu")),
-    };
-    let Some(bias) = bias else { return Ok(if relu { Epilogue::Relu } else { Epilogue::None }) };
-    let bias = bias_address(at, gemm, &ops[bias])?;
-    Ok(if relu { Epilogue::ReluBias(bias) } else { Epilogue::Bias(bias) })
-}
-
-/// The address of one value per column of D, side by side, of D's type.
-fn bias_address(at: &Addresses<'_>, gemm: &Gemm, op: &ExprOp) -> Result<u64, EmitError> {
-    let unfit = |found: &str| EmitError::Epilogue { place: Box::new(at.place()), found: found.to_owned() };
-    let ExprOp::Load { view, index } = op else { return Err(unfit("what is added is not a buffer")) };
+    let LibraryEpilogue { bias, relu } = library_epilogue(at.program, gemm, expr).map_err(unfit)?;
+    let Some((view, row)) = bias else { return Ok(if relu { Epilogue::Relu } else { Epilogue::None }) };
     let buffer = &at.program.buffers[view.buffer];
-    if buffer.dtype != at.program.buffers[gemm.d.buffer].dtype {
-        return Err(unfit("the bias has another type than the result"));
-    }
-    let strides = view.strides(&buffer.shape);
-    let row = match index.as_slice() {
-        [IndexTerm::Axis(1)] if strides[0] == 1 => 0,
-        [IndexTerm::Fixed(row), IndexTerm::Axis(1)] if strides[1] == 1 => u64::from(*row) * strides[0],
-        _ => return Err(unfit("the bias is not one value per column, side by side")),
-    };
-    Ok(at.view(view)? + row * buffer.dtype.size())
+    let start = if row == 0 { 0 } else { u64::from(row) * view.strides(&buffer.shape)[0] };
+    let address = at.view(&view)? + start * buffer.dtype.size();
+    Ok(if relu { Epilogue::ReluBias(address) } else { Epilogue::Bias(address) })
 }

@@ -58,7 +58,7 @@ pub(super) fn unmoved(program: Program, step: StepId) -> Rewrite {
 }
 
 /// The bodies of a conditional, to be edited.
-fn bodies_mut(op: &mut NodeOp) -> Vec<&mut Vec<NodeId>> {
+pub(super) fn bodies_mut(op: &mut NodeOp) -> Vec<&mut Vec<NodeId>> {
     match op {
         NodeOp::If { then_body, else_body, .. } => vec![then_body, else_body],
         NodeOp::Switch { bodies, .. } => bodies.iter_mut().collect(),

@@ -6,13 +6,17 @@
 mod edit;
 mod epilogue;
 mod guard;
+mod library;
 mod prune;
 mod repeat;
+mod split;
 
 use crate::entity::{NodeId, StepId};
 use crate::ir::{Diagnostics, Program};
 use crate::valid::{ValidProgram, validate_rewrite};
 use edit::Rewrite;
+
+pub use library::{LibraryEpilogue, library_epilogue};
 
 /// The passes that a plan can name, in the order in which they run.
 pub const NAMES: [&str; 2] = ["prune", "epilogue"];
@@ -38,7 +42,7 @@ pub enum PassError {
 
 type Pass = fn(&Program, StepId) -> Option<Rewrite>;
 
-/// Runs the passes that `wanted` names, in the compiler's own order, and the one that always runs.
+/// Runs the passes that `wanted` names, in the compiler's own order, and those that always run.
 ///
 /// # Errors
 /// Unknown names; and a result that is not valid.
@@ -57,7 +61,7 @@ pub fn run(program: &ValidProgram, step: StepId, wanted: &[&str]) -> Result<Vali
 fn passes(wanted: &[&str]) -> Vec<(&'static str, Pass)> {
     let choices: [(&str, Pass); NAMES.len()] = [("prune", prune::prune), ("epilogue", epilogue::epilogue)];
     let mut list: Vec<_> = choices.into_iter().filter(|(name, _)| wanted.contains(name)).collect();
-    list.push(("guard", guard::guard));
+    list.extend([("split", split::split as Pass), ("guard", guard::guard)]);
     list
 }
 
