@@ -237,7 +237,19 @@ fn tuning_chooses_gemms() {
         (plan.units().values().next().map(|unit| unit.work.clone()), plan.arena().size(Region::Scratch))
     };
     assert_eq!(of(&tuning), (Some(Work::Gemm(chosen)), 1024));
-    assert_eq!(of(&Tuning::default()), (Some(Work::Gemm(Tuning::DEFAULT_GEMM)), 4 << 20));
+    assert_eq!(of(&Tuning::default()), (Some(Work::Gemm(Tuning::default_gemm(&key))), 32 * 8 * 6 * 4));
+}
+
+/// Protects: the default workspace follows the result's size, in whole placements, and is 4 MiB for every large one.
+#[test]
+fn the_default_workspace_follows_the_problem() {
+    let of = |m, n| match Tuning::default_gemm(&GemmKey::new([m, n, 64], false, false, stepgraph::ir::Compute::Tf32)) {
+        GemmImpl::Library { algo, workspace } => (algo, workspace),
+    };
+    assert_eq!(of(16, 16), (0, 32 * 16 * 16 * 4));
+    assert_eq!(of(1, 3), (0, 512));
+    assert_eq!([of(256, 128), of(128, 256), of(8192, 2048), of(u32::MAX, u32::MAX)], [(0, 4 << 20); 4]);
+    assert_eq!(of(256, 127), (0, 32 * 256 * 127 * 4));
 }
 
 /// A product with bias and activation, and whatever else a test wants.

@@ -212,16 +212,26 @@ impl GemmKey {
 /// What was measured on a device, to choose implementations by.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Tuning {
-    /// The implementation of each problem; a problem that is not here takes [`Tuning::DEFAULT_GEMM`].
+    /// The implementation of each problem; a problem that is not here takes [`Tuning::default_gemm`].
     pub gemms: BTreeMap<GemmKey, GemmImpl>,
 }
 
 impl Tuning {
-    /// What a problem that nobody measured gets: the library's first suggestion, with 4 MiB of workspace.
-    pub const DEFAULT_GEMM: GemmImpl = GemmImpl::Library { algo: 0, workspace: 4 << 20 };
+    /// The most workspace of a problem that nobody measured: 4 MiB.
+    pub const MAX_WORKSPACE: u64 = 4 << 20;
+
+    /// What a problem that nobody measured gets: the library's first suggestion, with workspace for 32 results of float32, so
+    /// that it may split k into 32 parts: 128·m·n bytes in whole placements of 256, at most [`Tuning::MAX_WORKSPACE`].
+    ///
+    /// Products that may run side by side have a workspace each: the same 4 MiB for all took 26 GB for a few thousand small ones.
+    pub fn default_gemm(key: &GemmKey) -> GemmImpl {
+        let results = u64::from(key.m).saturating_mul(u64::from(key.n)).saturating_mul(4 * 32);
+        let workspace = results.min(Self::MAX_WORKSPACE).next_multiple_of(256);
+        GemmImpl::Library { algo: 0, workspace }
+    }
 
     /// The implementation of a problem.
     pub fn gemm(&self, key: &GemmKey) -> GemmImpl {
-        self.gemms.get(key).copied().unwrap_or(Self::DEFAULT_GEMM)
+        self.gemms.get(key).copied().unwrap_or_else(|| Self::default_gemm(key))
     }
 }
