@@ -437,6 +437,7 @@ fn gpu_tests_without_kernels_pass() {
         "checkpoint::launches_go_on_while_a_checkpoint_is_written",
         "checkpoint::checkpoints_take_memory_once",
         "checkpoint::lent_memory_is_saved_and_restored",
+        "checkpoint::nothing_moves_an_address",
         "cost::a_steady_step_is_one_copy_and_one_launch",
         "cost::a_phases_step_is_one_launch_per_phase",
         "cost::the_report_counts_what_was_built",

@@ -165,3 +165,24 @@ fn lent_memory_is_saved_and_restored() {
     assert_eq!(stream.clone_dtoh(&*own).expect("the user's"), [5.0; 1000]);
     assert_eq!(session.read_by_name("b").expect("state").bytes, 2.0f32.to_ne_bytes().repeat(1000));
 }
+
+/// Protects: loads, resets and resumes write in place: no address and no executable changes under a graph that names it.
+#[test]
+fn nothing_moves_an_address() {
+    let Some(device) = real_device() else { return };
+    let program = shifting(1000);
+    let mut session = Session::open(device, [plan(&program, "run", &FusionPlan::mega())]).expect("it opens");
+    let handles = |session: &Session| session.raw("run", None).expect("planned").expect("a device");
+    let before = handles(&session);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    session.checkpoint(&path, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
+    session.launch("run").expect("it launches");
+    session.write_by_name("a", stepgraph::ir::DType::F32, &[0; 4000]).expect("a state");
+    session.reset().expect("it resets");
+    session.reset_to(3).expect("it resets");
+    session.resume(&path).expect("it is its own");
+    session.launch("run").expect("it launches");
+    session.wait().expect("it runs");
+    assert_eq!(handles(&session), before);
+}

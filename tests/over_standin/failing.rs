@@ -164,3 +164,31 @@ fn a_stale_error_is_told_when_the_session_opens() {
     let told = said(&outcome, "error: ");
     assert!(told.contains("work that was queued before this session failed"), "{told}");
 }
+
+/// Protects: a driver that does not keep what it was told, code whose parameters are not the declared ones, and a library that allocates
+/// inside of a product are noticed when the step is built, at the node.
+#[test]
+fn what_the_driver_does_not_keep_is_noticed() {
+    let lies = [
+        ("parameters", "does not match its declaration", "node `compute."),
+        ("attributes", "cuGraphKernelNodeSetAttribute did not take effect", "node `compute.together`"),
+        ("shared", "cuFuncSetAttribute did not take effect", "node `compute.together`"),
+        ("allocation", "the library call recorded a node of type CU_GRAPH_NODE_TYPE_MEM_ALLOC", "node `compute."),
+    ];
+    for (lie, error, node) in lies {
+        let outcome = run("scenario", &[("STANDIN_LIE", lie)]);
+        let told = said(&outcome, "error: ");
+        assert!(told.contains(error) && told.contains(node), "{lie}: {told}");
+    }
+}
+
+/// Protects: what cannot be declared node by node, a product of the library, is the only thing that is ever recorded from a stream.
+#[test]
+fn only_products_are_captured() {
+    let copies = run("failing::refusal", &[]);
+    assert!(!copies.calls.contains_key("cuStreamBeginCapture_v2"), "{:?}", copies.calls);
+    let network = run("cost::a_steady_step_is_one_copy_and_one_launch", &[]);
+    let counts = ["cuStreamBeginCapture_v2", "cublasLtMatmul"].map(|call| network.calls.get(call).copied());
+    assert_eq!(counts[0], counts[1], "{:?}", network.calls);
+    assert!(counts[0].is_some_and(|count| count > 1), "{:?}", network.calls);
+}

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUfunction_attribute, CUlaunchConfig, CUmodule, CUresult, CUstream,
 };
 
-use crate::entry::{get, put, text};
+use crate::entry::{get, lies_about, put, text};
 use crate::graph::{Fill, NodeKind, Rows, kernel_call, queue};
 use crate::objects::{Event, Function, Object, Stream, Work, World};
 
@@ -349,7 +349,9 @@ exports! {
             Some(Object::Function(function))
                 if attribute == CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES =>
             {
-                function.max_shared = value;
+                if !lies_about("shared") {
+                    function.max_shared = value;
+                }
                 Ok(())
             }
             _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
@@ -365,7 +367,7 @@ exports! {
             end = end.next_multiple_of(bytes);
             if at == index {
                 put(offset, end);
-                put(size, bytes);
+                put(size, if lies_about("parameters") { bytes + 8 } else { bytes });
                 return Ok(());
             }
             end += bytes;

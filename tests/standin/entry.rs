@@ -41,6 +41,11 @@ impl State {
     }
 }
 
+/// Whether the stand-in shall act as a driver that does not do what it says.
+pub(crate) fn lies_about(what: &str) -> bool {
+    std::env::var("STANDIN_LIE").is_ok_and(|wish| wish == what)
+}
+
 /// Counts a call; gives the code that it shall fail with, if any.
 pub(crate) fn enter(name: &'static str) -> (Held, Option<u32>) {
     static AT_EXIT: Once = Once::new();

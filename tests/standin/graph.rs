@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 };
 
 use crate::driver::code;
-use crate::entry::{get, list, put};
+use crate::entry::{get, lies_about, list, put};
 use crate::objects::{Function, Graph, Handle, Node, Object, Work, World};
 
 /// What a node does.
@@ -427,6 +427,7 @@ exports! {
         put(place, match node_mut(world, node as usize)?.kind {
             NodeKind::Kernel(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL,
             NodeKind::Copy(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY,
+            NodeKind::Fill(_) if lies_about("allocation") => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             NodeKind::Fill(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET,
             NodeKind::Empty => CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY,
             NodeKind::Conditional { .. } => CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL,
@@ -486,6 +487,7 @@ exports! {
         // SAFETY: the union is plain integers, all of which the caller wrote.
         let (cooperative, cluster) = unsafe { (value.cooperative, value.clusterDim) };
         match attribute {
+            _ if lies_about("attributes") => {}
             CUkernelNodeAttrID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => node.cooperative = cooperative,
             CUkernelNodeAttrID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => node.cluster = [cluster.x, cluster.y, cluster.z],
             _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),

@@ -8,6 +8,8 @@
 //! - `STANDIN_FAIL=CALL:N:CODE` makes the N-th call of that name fail with this code. Calls that release something,
 //!   or wait, still do.
 //! - `STANDIN_STICKY=1` lets every call on the context fail with that code from then on, as after a fault of device code.
+//! - `STANDIN_LIE=parameters` reports other kernel parameters than the code has, `shared` and `attributes` drop what is set, `allocation`
+//!   shows memset nodes as allocations.
 //! - `STANDIN_VERSION=N` is the driver's CUDA version times 1000; 13000 otherwise.
 //! - `STANDIN_REPORT=FILE` writes calls, violations and what is still alive to a file when the process ends.
 #![expect(unsafe_code, reason = "it implements a C interface")]
