@@ -6,6 +6,7 @@ use stepgraph::builder::Body;
 use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::Init;
 use stepgraph::plan::{CheckError, Counts, FusionPlan, PlanError, Repeat, StepPlan, Target, Tuning, plan};
+use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
 
 fn planned(program: &ValidProgram, fusion: &FusionPlan) -> Result<StepPlan, PlanError> {
@@ -205,4 +206,33 @@ fn the_check_counts_steps() {
     parts.fusion.repeat = Repeat::Unroll(2);
     let errors = StepPlan::from_parts(parts).expect_err("it reads an input");
     assert!(errors.iter().any(|e| matches!(e, CheckError::RepeatedInput { input, .. } if input == "x")), "{errors:?}");
+}
+
+/// Protects: a run of several steps is one launch: its ticket reads what the last step wrote, the report counts launches, and a stop
+/// that is set keeps a looped plan, but not an unrolled one, from making steps.
+#[test]
+fn a_run_is_one_launch() -> Result<(), RuntimeError> {
+    for repeat in [Repeat::Unroll(3), Repeat::Loop(3)] {
+        let mut p = Builder::new("seen");
+        let t = p.device_scalar("t", 0u32);
+        let seen = p.output::<u32>("seen", []);
+        p.step("run", |s| {
+            s.phase("only", |f| {
+                f.set("tick", t, t + 1u32);
+                f.map_to("show", seen, t.val());
+            });
+        });
+        let plan = planned(&p.build().expect("valid"), &FusionPlan::mega().repeated(repeat)).expect("plannable");
+        let mut session = Session::open(Device::Host, [plan])?;
+        for launch in 1..3 {
+            let ticket = session.launch("run")?;
+            let mut outputs = ticket.wait(&mut session)?;
+            assert_eq!((outputs.read(seen)?, outputs.read_scalar(t)?), (vec![3 * launch], 3 * launch), "{repeat}");
+        }
+        session.stop_handle().stop();
+        session.launch("run")?;
+        let ran = if repeat == Repeat::Loop(3) { 6 } else { 9 };
+        assert_eq!((session.read_scalar(t)?, session.report().launches), (ran, 3), "{repeat}");
+    }
+    Ok(())
 }
