@@ -483,6 +483,27 @@ fn a_folder_keeps_the_newest_and_the_best() {
     assert!(inner.join("step-3.safetensors").exists());
 }
 
+/// Protects: a numbered checkpoint becomes the best one without being written again, outlives its number, and nothing happens where
+/// there is no such number.
+#[test]
+fn a_numbered_checkpoint_becomes_the_best() {
+    let (little, folder) = (little(Other::Nothing), folder());
+    let kept = CheckpointFolder::open(folder.path(), 1).expect("it opens");
+    let mut session = little.open(1);
+    assert!(!kept.set_best(1).expect("it is looked up"));
+    for number in 1..=3 {
+        session.launch("step").expect("the host runs");
+        kept.save(&mut session, number, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
+        if number < 3 {
+            assert!(kept.set_best(number).expect("it is there") && kept.set_best(number).expect("a second time"));
+        }
+    }
+    assert!(!kept.set_best(9).expect("it is looked up"));
+    session.finish_checkpoints().expect("all went well");
+    assert_eq!(names_in(folder.path()), ["best.safetensors", "step-3.safetensors"]);
+    assert_eq!(session.resume(kept.best().expect("there is one")).expect("it is whole").launches, 2);
+}
+
 /// Protects: damaged files are passed over and reported; a file of another program is not, since it is somebody's work.
 #[test]
 fn the_newest_loadable_file_is_found() {

@@ -144,7 +144,7 @@ impl CheckpointFolder {
             remove(&begun);
         }
         // Where the file system has no second names, a copy does.
-        match fs::hard_link(&from, &begun).or_else(|_| fs::copy(&from, &begun).map(drop)) {
+        match fs::hard_link(&from, &begun).or_else(|_| copy(&from, &begun)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(failed("giving a checkpoint a second name")(error)),
@@ -187,6 +187,12 @@ impl CheckpointFolder {
         }
         Ok(Newest { path: None, skipped })
     }
+}
+
+/// Copies a file and makes the copy safe on the disk.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    fs::File::open(to)?.sync_all()
 }
 
 /// Removes numbered checkpoints but the newest `keep`, and never the one that was just written.
