@@ -35,7 +35,7 @@ use safetensors::SafeTensors;
 use stepgraph::Builder;
 use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::{Compute, Init, Origins, Program, Role};
-use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
+use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::checkpoint::CheckpointInfo;
 use stepgraph::runtime::{CheckpointError, CheckpointFolder, Device, Link, Session, SessionBuilder};
 use stepgraph::valid::{ValidProgram, validate};
@@ -232,6 +232,42 @@ fn plans_share_checkpoints() {
         let mut other = Session::open(Device::Host, [plan]).expect("the host is there");
         other.resume(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(state(&mut other), state(&mut session), "{name}");
+    }
+}
+
+/// Protects: the hash is of the declared program, so that plans of several steps per launch take each other's checkpoints.
+#[test]
+fn plans_of_several_steps_share_checkpoints() {
+    let mut p = Builder::new("many");
+    let w = p.param::<f32>("w", [8], Init::Normal { std: 1.0 });
+    let count = p.device_scalar("count", 0u32);
+    p.step("step", |s| {
+        s.phase("main", |f| {
+            f.map_to("w", w, w * 0.5f32 + count.val().to_f32());
+            f.set("tick", count, count + 1u32);
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let open = |repeat| {
+        let fusion = FusionPlan::mega().repeated(repeat);
+        let plan = program.plan("step", &fusion, &Target::default(), &Tuning::default()).expect("it plans");
+        Session::open(Device::Host, [plan]).expect("the host is there")
+    };
+    let folder = folder();
+    let path = folder.path().join("many");
+    let mut single = open(Repeat::Once);
+    single.launch("step").expect("the host runs");
+    single.checkpoint(&path, &notes()).expect("it starts").wait().expect("it is written");
+    for _ in 0..6 {
+        single.launch("step").expect("the host runs");
+    }
+    for repeat in [Repeat::Loop(3), Repeat::Unroll(2)] {
+        let mut several = open(repeat);
+        several.resume(&path).unwrap_or_else(|error| panic!("{repeat}: {error}"));
+        for _ in 0..6 / repeat.steps() {
+            several.launch("step").expect("the host runs");
+        }
+        assert_eq!(state(&mut several), state(&mut single), "{repeat}");
     }
 }
 
