@@ -125,6 +125,16 @@ fn run_loads_launches_and_dumps() {
     let file = folder.path().join("out.safetensors");
     assert_eq!(floats(&file, "sum"), [6.0, 12.0, 18.0, 24.0]);
     assert_eq!(floats(&file, "rate"), [2.0]);
+    let fed = stepgraph(
+        folder.path(),
+        &["run", "sums.toml", "--step", "add", "--device", "host", "--inputs", "out.safetensors"],
+    );
+    assert_eq!(fed.code, 0, "{}", fed.err);
+    assert!(
+        fed.out.contains("not loaded from out.safetensors, because only steps write them: t, total"),
+        "{}",
+        fed.out
+    );
     let auto = stepgraph(folder.path(), &["run", "sums.toml", "--step", "clear"]);
     assert_eq!(auto.code, 0, "{}", auto.err);
     assert!(auto.out.contains("(auto"), "{}", auto.out);

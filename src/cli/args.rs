@@ -80,7 +80,8 @@ pub(super) struct LowerArgs {
   stepgraph run step.toml --steps 1000 --plan debug --find-non-finite
 
 --inputs holds tensors by the names of inputs, parameters, states and host scalars (one element each). --dump writes parameters,
-states, outputs, tapped temps and scalars; the file is replaced only when everything went well. --find-non-finite shows the most with
+states, outputs, tapped temps and scalars; the file is replaced only when everything went well. A dump can be given to --inputs: what only
+steps write in it (outputs, temps, device scalars) is left out, with a note. --find-non-finite shows the most with
 --plan debug, which gives every temp memory of its own.")]
 pub(super) struct RunArgs {
     #[command(flatten)]

@@ -35,7 +35,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure>
         &contenders,
         &options,
         |session| match &args.inputs {
-            Some(path) => tensors::load(session, program.program(), path),
+            Some(path) => tensors::load(session, program.program(), path).map(drop),
             None => randomise(session, program.program(), seed),
         },
         |stage| {

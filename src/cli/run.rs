@@ -27,7 +27,8 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
     let launches = launches(args, &plan)?;
     let mut session = Session::builder().seed(args.seed).on_failure(args.on_failure.into()).open(device, [plan])?;
     if let Some(path) = &args.inputs {
-        tensors::load(&mut session, program.program(), path)?;
+        let left_out = tensors::load(&mut session, program.program(), path)?;
+        tensors::note_left_out(&left_out, path, out)?;
     }
     let report = session.report();
     writeln!(out, "device {}{why}", report.device)?;

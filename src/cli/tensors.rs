@@ -4,20 +4,27 @@ use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
-use stepgraph::ir::{ConstValue, DType, Program, Role, Shape, Symbol};
+use stepgraph::ir::{ConstValue, DType, Program, Role, Shape, Symbol, Writer};
 use stepgraph::runtime::{Session, TensorData};
 use tempfile::NamedTempFile;
 
 use super::failure::Failure;
 
-/// Loads every tensor of a file: inputs, parameters, states, groups, and host scalars of one element.
-pub(super) fn load(session: &mut Session, program: &Program, path: &Path) -> Result<(), Failure> {
+/// Loads the tensors of a file: inputs, parameters, states, groups, and host scalars of one element. Gives the names of those
+/// that only a step writes (outputs, temps, device scalars): they are left out, so that a dump can be loaded.
+pub(super) fn load(session: &mut Session, program: &Program, path: &Path) -> Result<Vec<String>, Failure> {
     let wrong = |what: String| Failure::program(format_args!("{}: {what}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("is no safetensors file: {error}")))?;
     let symbols = program.symbols();
     let mut tensors = file.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let is_written_by_steps = |name: &str| match symbols.get(name) {
+        Some(Symbol::Buffer(buffer)) => matches!(program.buffers[*buffer].role, Role::Temp | Role::Output),
+        Some(Symbol::Scalar(scalar)) => program.scalars[*scalar].writer == Writer::Device,
+        Some(Symbol::Group(_)) | None => false,
+    };
+    let (left_out, tensors): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|(name, _)| is_written_by_steps(name));
     for (name, tensor) in &tensors {
         let Some(dtype) = dtype_of(tensor.dtype()) else {
             let types = "f32, bf16, i32 or u32";
@@ -43,6 +50,15 @@ pub(super) fn load(session: &mut Session, program: &Program, path: &Path) -> Res
                 return Err(wrong(format!("`{name}` is no input, parameter, state, group or scalar of the program")));
             }
         }
+    }
+    Ok(left_out.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The note about tensors that were not loaded.
+pub(super) fn note_left_out(names: &[String], path: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    if !names.is_empty() {
+        let path = path.display();
+        writeln!(out, "not loaded from {path}, because only steps write them: {}", names.join(", "))?;
     }
     Ok(())
 }
