@@ -131,7 +131,9 @@ fn clusters_are_checked() {
         })
     };
     assert!(planned(&with([6, 4, 1], [2, 4, 1]), &FusionPlan::mega()).is_ok());
-    assert!(refusal(&with([6, 4, 1], [4, 1, 1])).to_string().contains("does not divide the grid"));
+    let error = refusal(&with([6, 4, 1], [4, 1, 1]));
+    assert!(matches!(&error, PlanError::Cluster { node, .. } if node == "only.k"), "{error}");
+    assert!(error.to_string().contains("does not divide the grid"), "{error}");
     assert!(refusal(&with([16, 4, 1], [16, 1, 1])).to_string().contains("16 blocks"));
     let old = Target { sm: 80, ..Target::default() };
     let error = with([2, 1, 1], [2, 1, 1]).plan("run", &FusionPlan::mega(), &old, &Tuning::default());

@@ -72,6 +72,32 @@ fn every_rule_is_broken_by_a_test() {
     assert!(unbroken.is_empty(), "no test breaks {unbroken:?}");
 }
 
+/// Protects: no rule of planning is without a test that breaks it, but for those that no valid program can break.
+#[test]
+fn every_rule_of_planning_is_broken_by_a_test() {
+    // Validation refuses such launch rules before; a plan that fails its check is a defect of the planner.
+    let out_of_reach = ["EmptyLaunch", "LaunchRule", "Unsound"];
+    let tests = ["tests/plan_rules.rs", "tests/plan_repeat.rs"].map(text).concat();
+    let is_broken = |name: &str| [" {", "("].iter().any(|end| tests.contains(&format!("PlanError::{name}{end}")));
+    let rules = documented("src/plan/error.rs", "PlanError");
+    let unbroken: Vec<_> = rules.iter().map(|(name, _)| name.as_str()).filter(|name| !is_broken(name)).collect();
+    assert_eq!(unbroken, out_of_reach);
+}
+
+/// Protects: a program equals itself whatever numbers it holds, NaN included, and tells them apart by their bits.
+#[test]
+fn a_program_with_nan_equals_itself() {
+    let program = |init, alpha| {
+        let mut p = Builder::new("odd");
+        let x = p.state::<f32>("x", [4, 4], init);
+        p.step("run", |s| s.phase("main", |f| _ = f.gemm("y", x.nn(x)).alpha(alpha).done()));
+        p.build().expect("valid").program().clone()
+    };
+    assert_eq!(program(Init::Constant(f32::NAN), f32::NAN), program(Init::Constant(f32::NAN), f32::NAN));
+    assert_ne!(program(Init::Constant(0.0), 1.0), program(Init::Constant(-0.0), 1.0));
+    assert_ne!(program(Init::Constant(0.0), 0.0), program(Init::Constant(0.0), -0.0));
+}
+
 /// Protects: a shape with too many axes, which a program cannot even hold, is an error with the place that declared it.
 #[test]
 fn too_many_axes() {

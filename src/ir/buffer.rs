@@ -43,7 +43,8 @@ impl Role {
 /// What a persistent buffer holds when a session opens, or is reset.
 ///
 /// Random values are Philox draws keyed by the session's seed and the buffer's name, so that adding a buffer moves no other.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Compared by bits, as constants are: NaN equals itself.
+#[derive(Clone, Copy, Debug)]
 pub enum Init {
     /// All zero.
     Zeros,
@@ -60,6 +61,26 @@ pub enum Init {
         std: f32,
     },
 }
+
+impl Init {
+    /// The kind, and the bits of its number.
+    const fn key(self) -> (u8, u32) {
+        match self {
+            Self::Zeros => (0, 0),
+            Self::Constant(value) => (1, value.to_bits()),
+            Self::Uniform { bound } => (2, bound.to_bits()),
+            Self::Normal { std } => (3, std.to_bits()),
+        }
+    }
+}
+
+impl PartialEq for Init {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Init {}
 
 /// A piece of device memory with a type and a shape.
 #[derive(Clone, Debug, PartialEq)]

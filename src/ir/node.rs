@@ -175,13 +175,27 @@ pub struct Operand {
 }
 
 /// A factor that is baked or lives in a cell.
-#[derive(Clone, Copy, Debug, PartialEq)]
+///
+/// Compared by bits, as constants are: NaN equals itself.
+#[derive(Clone, Copy, Debug)]
 pub enum Factor {
     /// Baked into the node.
     Const(f32),
     /// The present value of a cell.
     Scalar(ScalarId),
 }
+
+impl PartialEq for Factor {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Const(a), Self::Const(b)) => a.to_bits() == b.to_bits(),
+            (Self::Scalar(a), Self::Scalar(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Factor {}
 
 /// `D = epilogue(α · op(A) · op(B) + β · C)`, where D is m × n, op(A) m × k, op(B) k × n and C m × n.
 #[derive(Clone, Debug, PartialEq)]
