@@ -47,7 +47,32 @@ struct Head {
     __device__ float at(unsigned int action, unsigned int atom, float mean) const {
         return value[atom] + advantage[action * n + atom] - mean;
     }
+
+    __device__ bool has(int action) const { return action >= 0 && (unsigned int)action < actions; }
 };
+
+// The first of the best actions; `value_of` gives an action's value.
+template <class ValueOf>
+__device__ __forceinline__ unsigned int first_argmax(unsigned int actions, const ValueOf& value_of) {
+    unsigned int best = 0u;
+    float largest = value_of(0u);
+    for (unsigned int a = 1u; a < actions; ++a) {
+        const float value = value_of(a);
+        if (beats(value, largest)) {
+            largest = value;
+            best = a;
+        }
+    }
+    return best;
+}
+
+// Passes the gradient of one atom of the taken action's value on to the branch's advantages, n columns apart: all of them are
+// in the mean that is taken away.
+__device__ __forceinline__ void spread(
+    float* __restrict__ advantages, unsigned int n, unsigned int actions, int taken, float gradient) {
+    const float share = gradient / (float)actions;
+    for (unsigned int a = 0u; a < actions; ++a) advantages[a * n] = ((int)a == taken ? gradient : 0.0f) - share;
+}
 
 }  // namespace
 
@@ -100,15 +125,7 @@ extern "C" __global__ void __launch_bounds__(32) td_scalar(
         const Head choose(row_chooser, 1u, first[j], first[j + 1u] - first[j]);
         const Head value(row_evaluator, 1u, first[j], choose.actions);
         const float mean = choose.mean(0u);
-        unsigned int best = 0u;
-        float largest = choose.at(0u, 0u, mean);
-        for (unsigned int a = 1u; a < choose.actions; ++a) {
-            const float q = choose.at(a, 0u, mean);
-            if (beats(q, largest)) {
-                largest = q;
-                best = a;
-            }
-        }
+        const unsigned int best = first_argmax(choose.actions, [&](unsigned int a) { return choose.at(a, 0u, mean); });
         next_action[sample * k + j] = (int)best;
         next_value[j] = value.at(best, 0u, value.mean(0u));
     }
@@ -121,12 +138,8 @@ extern "C" __global__ void __launch_bounds__(32) td_scalar(
     for (unsigned int j = lane; j < k; j += WARP) {
         const Head head(row_taken, 1u, first[j], first[j + 1u] - first[j]);
         const int chosen = action[sample * k + j];
-        const bool known = chosen >= 0 && (unsigned int)chosen < head.actions;
-        const float e = known ? head.at((unsigned int)chosen, 0u, head.mean(0u)) - target : not_a_number();
-        const float gradient = scale * e, share = gradient / (float)head.actions;
-        for (unsigned int a = 0u; a < head.actions; ++a) {
-            dout[sample * w + 1u + first[j] + a] = ((int)a == chosen ? gradient : 0.0f) - share;
-        }
+        const float e = head.has(chosen) ? head.at((unsigned int)chosen, 0u, head.mean(0u)) - target : not_a_number();
+        spread(dout + sample * w + 1u + first[j], 1u, head.actions, chosen, scale * e);
         error[j] = e;
     }
     __syncwarp();
@@ -225,12 +238,9 @@ extern "C" __global__ void __launch_bounds__(128) td_categorical(
             if (lane == 0u) q[a] = moment / sum;
         }
         __syncthreads();
-        unsigned int best = 0u;
-        for (unsigned int a = 1u; a < actions; ++a) {
-            if (beats(q[a], q[best])) best = a;
-        }
+        const unsigned int best = first_argmax(actions, [&](unsigned int a) { return q[a]; });
         const int chosen = action[sample * k + j];
-        const bool known = chosen >= 0 && (unsigned int)chosen < actions;
+        const bool known = head.has(chosen);
         const float importance = known ? weight[sample] : not_a_number();
 
         // p on warp 0, log p of the taken action on warp 1, the places of the shifted atoms on the others.
@@ -282,11 +292,9 @@ extern "C" __global__ void __launch_bounds__(128) td_categorical(
         entropies += entropy;
         const float scale = importance / ((float)b * (float)k);
         for (unsigned int i = threadIdx.x; i < n; i += THREADS) {
-            const float gradient = scale * (expf(log_p[i]) * mass - projected[i]), share = gradient / (float)actions;
+            const float gradient = scale * (expf(log_p[i]) * mass - projected[i]);
             value_gradient[i] = (j == 0u ? 0.0f : value_gradient[i]) + gradient;
-            for (unsigned int a = 0u; a < actions; ++a) {
-                dout[sample * w + (1u + first[j] + a) * n + i] = ((int)a == chosen ? gradient : 0.0f) - share;
-            }
+            spread(dout + sample * w + (1u + first[j]) * n + i, n, actions, chosen, gradient);
         }
         __syncthreads();
     }

@@ -158,6 +158,15 @@ fn known(action: i32, actions: usize) -> Option<usize> {
     usize::try_from(action).ok().filter(|&action| action < actions)
 }
 
+/// Passes the gradient of one atom of the chosen action's value on to the branch's advantages: all of them are in the mean that is taken
+/// away.
+fn spread<'a>(advantages: impl Iterator<Item = &'a mut f32>, actions: usize, chosen: Option<usize>, gradient: f32) {
+    let share = gradient / actions as f32;
+    for (a, out) in advantages.take(actions).enumerate() {
+        *out = if Some(a) == chosen { gradient } else { 0.0 } - share;
+    }
+}
+
 fn td_scalar_host(call: td_scalar::Host<'_>) {
     let (k, w) = (call.k as usize, call.w as usize);
     let (batch, branches) = (call.b as f32, call.k as f32);
@@ -183,11 +192,8 @@ fn td_scalar_host(call: td_scalar::Host<'_>) {
             let q = head(call.taken, j);
             let chosen = known(call.action[sample * k + j], q.len());
             let e = chosen.map_or(f32::NAN, |chosen| q[chosen] - goal);
-            let share = scale * e / q.len() as f32;
-            for a in 0..q.len() {
-                let own = if Some(a) == chosen { scale * e } else { 0.0 };
-                dout[1 + call.first[j] as usize + a] = own - share;
-            }
+            let advantages = &mut dout[1 + call.first[j] as usize..][..q.len()];
+            spread(advantages.iter_mut(), q.len(), chosen, scale * e);
             dout[0] += scale * e;
             square += e * e;
             absolute += e.abs();
@@ -254,10 +260,8 @@ fn td_categorical_host(call: td_categorical::Host<'_>) {
             for i in 0..n {
                 let gradient = scale * (q[i] * mass - goal[i]);
                 dout[i] += gradient;
-                for a in 0..taken.actions() {
-                    let own = if Some(a) == chosen { gradient } else { 0.0 };
-                    dout[(1 + first + a) * n + i] = own - gradient / taken.actions() as f32;
-                }
+                let advantages = dout[(1 + first) * n + i..].iter_mut().step_by(n);
+                spread(advantages, taken.actions(), chosen, gradient);
             }
         }
         call.loss[sample] = call.weight[sample] * (entropies / branches);
