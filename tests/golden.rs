@@ -120,8 +120,13 @@ impl File {
     }
 
     fn refusal(&self) -> String {
-        Golden::parse(&self.bytes()).expect_err("the file must be refused").to_string()
+        chain(Golden::parse(&self.bytes()).expect_err("the file must be refused"))
     }
+}
+
+/// An error with its causes, as the example prints it.
+fn chain(error: dqn::golden::GoldenError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 /// Protects: a file that lacks something, or has it in the wrong form, is refused by name before anything runs.
@@ -153,7 +158,7 @@ fn bad_files_are_refused() {
         hyper("\"vmax\": 10.0", "\"vmax\": -10.0"),
         hyper("\"variant\": \"c51\"", "\"variant\": \"mse\""),
         hyper("\"snapshots\": [1, 10]", "\"snapshots\": [10]"),
-        Golden::parse(b"no such thing").expect_err("no safetensors").to_string(),
+        chain(Golden::parse(b"no such thing").expect_err("no safetensors")),
     ];
     insta::assert_snapshot!(found.join("\n"), @r"
     tensor `init/u/adv1.fc1` is missing
@@ -164,9 +169,9 @@ fn bad_files_are_refused() {
     tensor `batch/a`, element 1, is 3: expected 0 to 2
     the metadata has no entry `hyper`: this is no golden file
     the layout is `2`, expected `1`
-    the metadata entry `hyper`: missing field `H` at line 1 column 560
-    the metadata entry `hyper`: the number of actions of branch 1 is 0: at least 1 is needed
-    the metadata entry `hyper`: the support -10 to -10 of 11 atoms is empty or not finite: the first must be below the second
+    the metadata entry `hyper` is wrong: missing field `H` at line 1 column 560
+    the metadata entry `hyper` is wrong: the number of actions of branch 1 is 0: at least 1 is needed
+    the metadata entry `hyper` is wrong: the support -10 to -10 of 11 atoms is empty or not finite: the first must be below the second
     the metadata entry `hyper`: variant `mse` does not go with 11 atoms: expected c51
     the metadata entry `hyper`: snapshots [10] of 10 steps; expected ascending steps, 1 and 10 among them
     not a safetensors file, or an incomplete one: header too large

@@ -36,7 +36,7 @@ pub(crate) enum GoldenError {
     #[error("cannot read the file")]
     Read(#[from] std::io::Error),
     /// It is a safetensors file.
-    #[error("not a safetensors file, or an incomplete one: {0}")]
+    #[error("not a safetensors file, or an incomplete one")]
     Format(#[from] safetensors::SafeTensorError),
     /// Its metadata has the entries that describe it.
     #[error("the metadata has no entry `{0}`: this is no golden file")]
@@ -45,10 +45,10 @@ pub(crate) enum GoldenError {
     #[error("the layout is `{0}`, expected `{LAYOUT}`")]
     Layout(String),
     /// The dimensions are there, and have their types.
-    #[error("the metadata entry `hyper`: {0}")]
+    #[error("the metadata entry `hyper` is wrong")]
     Metadata(#[from] serde_json::Error),
     /// The dimensions give a network.
-    #[error("the metadata entry `hyper`: {0}")]
+    #[error("the metadata entry `hyper` is wrong")]
     Hyper(#[from] HyperError),
     /// The variant is one that the dimensions allow.
     #[error("the metadata entry `hyper`: variant `{variant}` does not go with {atoms} atoms: expected {possible}")]
