@@ -8,6 +8,7 @@ pub mod compile;
 pub mod cuda;
 pub mod emit;
 pub mod entity;
+pub mod file;
 pub mod handle;
 pub mod host;
 pub mod ir;

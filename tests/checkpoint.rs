@@ -422,6 +422,26 @@ fn a_file_that_cannot_be_written_is_an_error_of_its_ticket() {
     session.finish_checkpoints().expect("the tickets told it");
 }
 
+/// Protects: a checkpoint takes the place of files alone, never of a socket, pipe or device, and a link stays a link.
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_replaces_files_alone() {
+    let (little, folder) = (little(Other::Nothing), folder());
+    let (mut session, saved) = little.saved(folder.path());
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let error = session.checkpoint(&socket, &notes()).expect("it starts").wait().expect_err("it is no file");
+    assert!(error.to_string().contains("a device, pipe or socket: name a file"), "{error}");
+    assert!(!fs::symlink_metadata(&socket).expect("still there").is_file());
+
+    let (link, target) = (folder.path().join("link"), folder.path().join("target"));
+    fs::write(&target, "old").expect("written");
+    std::os::unix::fs::symlink(&target, &link).expect("a link");
+    session.checkpoint(&link, &notes()).expect("it starts").wait().expect("written");
+    assert!(fs::symlink_metadata(&link).expect("still there").is_symlink());
+    assert_eq!(fs::read(&target).expect("a file").len(), fs::read(&saved).expect("a file").len());
+}
+
 /// Protects: a failure is not lost with its ticket: the next call tells it, once.
 #[test]
 fn a_failure_outlives_its_ticket() {

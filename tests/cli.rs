@@ -196,6 +196,34 @@ fn wrong_data_overwrites_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 4, "a temporary file is left over");
 }
 
+/// Protects: a dump never takes the place of a socket, pipe or device, a link stays a link, and a place that cannot be written is
+/// told before the run.
+#[cfg(unix)]
+#[test]
+fn dumps_replace_files_alone() {
+    let folder = folder(&[1.0; 4]);
+    let run = |dump: &str| {
+        stepgraph(folder.path(), &["run", "sums.toml", "--step", "add", "--device", "host", "--dump", dump])
+    };
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    for (dump, reason) in
+        [("socket", "a device, pipe or socket"), (".", "a folder"), ("none/x", "there is no folder none")]
+    {
+        let done = run(dump);
+        let words = done.err.replace('│', "").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((done.code, done.out.as_str()), (1, ""), "{}", done.err);
+        assert!(words.contains(reason), "{words}");
+    }
+    assert!(!std::fs::symlink_metadata(&socket).expect("still there").is_file());
+    let (link, target) = (folder.path().join("link"), folder.path().join("target"));
+    std::fs::write(&target, "old").expect("written");
+    std::os::unix::fs::symlink("target", &link).expect("a link");
+    assert_eq!(run("link").code, 0);
+    assert!(std::fs::symlink_metadata(&link).expect("still there").is_symlink());
+    assert_eq!(floats(&target, "sum").len(), 4);
+}
+
 /// Protects: exit code 2 for whatever the command line gets wrong, 1 for files that are no specs.
 #[test]
 fn exit_codes_tell_usage_from_data() {

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules from top to bottom; a module may use those behind it.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "main", "cli", "lib", "compile", "bench", "runtime", "host", "emit", "plan", "codegen", "pass", "valid", "spec",
-    "builder", "kernel", "handle", "analysis", "ir", "entity", "cuda",
+    "builder", "kernel", "handle", "analysis", "ir", "entity", "file", "cuda",
 ];
 /// The modules that may use `cuda`, which stands outside the order.
 const DRIVER_USERS: [&str; 3] = ["emit", "runtime", "cuda"];

@@ -18,6 +18,9 @@ use super::{check, lower, run, tensors};
 /// Compares the plans, prints the table, and writes the report where one is asked for.
 pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure> {
     let program = check::read(&args.spec)?;
+    if let Some(folder) = &args.report {
+        std::fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
+    }
     let (device, _) = run::choose(args.device);
     let (step, variant, target) =
         (run::step_of(&program, args.step.as_deref())?, args.variant.as_deref(), run::target(device));
@@ -85,10 +88,13 @@ fn randomise(session: &mut Session, program: &Program, seed: u64) -> Result<(), 
     Ok(())
 }
 
+fn unwritable(folder: &Path, error: &dyn Display) -> Failure {
+    Failure::program(format_args!("cannot write to {}: {error}", folder.display()))
+}
+
 fn save(report: &BenchReport, folder: &Path) -> Result<(), Failure> {
-    let failed = |error: &dyn Display| Failure::program(format_args!("cannot write to {}: {error}", folder.display()));
+    let failed = |error: &dyn Display| unwritable(folder, error);
     let json = report.json().map_err(|error| failed(&error))?;
-    std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
     std::fs::write(folder.join("table.txt"), report.to_string()).map_err(|error| failed(&error))?;
     std::fs::write(folder.join("report.json"), json).map_err(|error| failed(&error))
 }

@@ -25,6 +25,9 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
     let (device, why) = choose(args.device);
     let plan = plan_of(args, &program, device)?;
     let launches = launches(args, &plan)?;
+    if let Some(path) = &args.dump {
+        tensors::place(path)?;
+    }
     let mut session = Session::builder().seed(args.seed).on_failure(args.on_failure.into()).open(device, [plan])?;
     if let Some(path) = &args.inputs {
         let left_out = tensors::load(&mut session, program.program(), path)?;

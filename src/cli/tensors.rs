@@ -1,9 +1,10 @@
 //! Values of a session from and to safetensors files.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use stepgraph::file;
 use stepgraph::ir::{ConstValue, DType, Program, Role, Shape, Symbol, Writer};
 use stepgraph::runtime::{Session, TensorData};
 use tempfile::NamedTempFile;
@@ -14,7 +15,7 @@ use super::failure::Failure;
 /// that only a step writes (outputs, temps, device scalars): they are left out, so that a dump can be loaded.
 pub(super) fn load(session: &mut Session, program: &Program, path: &Path) -> Result<Vec<String>, Failure> {
     let wrong = |what: String| Failure::program(format_args!("{}: {what}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let bytes = file::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("is no safetensors file: {error}")))?;
     let symbols = program.symbols();
     let mut tensors = file.tensors();
@@ -90,22 +91,38 @@ pub(super) fn collect(session: &mut Session, program: &Program) -> Result<Vec<(S
     Ok(found)
 }
 
+/// Where a file of this name goes; an error where it cannot, so that it comes before the work and not after it.
+pub(super) fn place(path: &Path) -> Result<PathBuf, Failure> {
+    file::place_of(path).map_err(|error| Failure::program(format_args!("cannot write {}: {error}", path.display())))
+}
+
 /// Writes a file in one piece: what was there stays until all of it is written.
 pub(super) fn save(path: &Path, tensors: &[(String, TensorData)]) -> Result<(), Failure> {
     let wrong =
         |what: &dyn std::fmt::Display| Failure::program(format_args!("cannot write {}: {what}", path.display()));
+    let place = place(path)?;
     let views = tensors.iter().map(|(name, data)| {
         let shape = data.shape.dims().iter().map(|&dim| dim as usize).collect();
         TensorView::new(safetensors_dtype(data.dtype), shape, &data.bytes).map(|view| (name.as_str(), view))
     });
     let views = views.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
     let bytes = serialize(views, None).map_err(|error| wrong(&error))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder).map_err(|error| wrong(&error))?;
+    let mut file = unfinished_in(file::folder_of(&place)).map_err(|error| wrong(&error))?;
     file.write_all(&bytes).map_err(|error| wrong(&error))?;
     file.as_file().sync_all().map_err(|error| wrong(&error))?;
-    file.persist(path).map_err(|error| wrong(&error))?;
+    file.persist(place).map_err(|error| wrong(&error.error))?;
     Ok(())
+}
+
+fn unfinished_in(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    let builder = {
+        use std::os::unix::fs::PermissionsExt;
+        // What any new file has: the process's mask decides.
+        builder.permissions(std::fs::Permissions::from_mode(0o666))
+    };
+    builder.tempfile_in(folder)
 }
 
 const fn dtype_of(dtype: Dtype) -> Option<DType> {

@@ -81,7 +81,7 @@ pub struct ParsedSpec {
 pub fn read(path: &Path, options: &SpecOptions) -> Result<ParsedSpec, SpecErrors> {
     let name = path.display().to_string();
     let fail = |error| SpecErrors::new(&name, Arc::from(""), vec![Labelled { error, span: 0..0 }]);
-    let bytes = std::fs::read(path)
+    let bytes = crate::file::read_text(path)
         .map_err(|error| fail(SpecError::Unreadable { path: name.clone(), reason: error.to_string() }))?;
     let text = String::from_utf8(bytes)
         .map_err(|error| fail(SpecError::NotUtf8 { path: name.clone(), offset: error.utf8_error().valid_up_to() }))?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::content::{self, Saved};
 use super::error::CheckpointError;
 use super::format::{self, CheckpointInfo, Parsed};
+use crate::file;
 use crate::plan::Region;
 use crate::runtime::Session;
 
@@ -23,7 +24,7 @@ impl CheckpointFile {
         if fs::metadata(path).map_err(unreadable)?.is_dir() {
             return Err(CheckpointError::IsFolder { path: path.to_owned() });
         }
-        let bytes = fs::read(path).map_err(unreadable)?;
+        let bytes = file::read(path).map_err(unreadable)?;
         let parsed = format::parse(path, &bytes)?;
         Ok(Self { path: path.to_owned(), bytes, parsed })
     }

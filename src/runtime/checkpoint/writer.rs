@@ -18,6 +18,7 @@ use super::error::CheckpointError;
 use super::folder;
 use super::format::Header;
 use super::ticket::{CheckpointTicket, Progress, Written};
+use crate::file;
 use crate::plan::{Region, StepPlan};
 use crate::runtime::backend::SnapshotReader;
 
@@ -151,13 +152,14 @@ fn write(mut job: Job) -> Result<Written, CheckpointError> {
         let path = path.clone();
         move |source: io::Error| CheckpointError::Write { path, doing, source }
     };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let place = file::place_of(&path).map_err(failed("looking at what stands there"))?;
+    let folder = file::folder_of(&place);
     let mut unfinished = unfinished_in(folder).map_err(failed("making a file beside it"))?;
     let bytes = fill(&mut unfinished, &mut job)?;
     unfinished.as_file().sync_all().map_err(failed("making it safe on the disk"))?;
     // The snapshot's memory is free for the next one from here on.
     drop(job.snapshot);
-    unfinished.persist(&path).map_err(|error| failed("giving it its name")(error.error))?;
+    unfinished.persist(&place).map_err(|error| failed("giving it its name")(error.error))?;
     sync_folder(folder).map_err(failed("making its name safe on the disk"))?;
     let took = job.started.elapsed();
     tracing::info!(path = %path.display(), bytes, milliseconds = took.as_secs_f64() * 1e3, "checkpoint written");
