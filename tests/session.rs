@@ -382,3 +382,33 @@ fn padding_of_temps_stays_zero() -> Result<(), RuntimeError> {
     assert_ne!(session.read(w)?, [1.0; 3], "the weights themselves have moved");
     Ok(())
 }
+
+/// Protects: a box that leaves its buffer is refused; it would read or write the memory of another one.
+#[test]
+fn boxes_outside_are_refused() -> Result<(), RuntimeError> {
+    let f = fixture();
+    let mut session = f.open();
+    let w = session.read(f.w)?;
+    for outside in
+        [f.v.rows(1..3), f.v.cols(2..4), f.v.pick(0, 4_000_000_000), f.v.rows(0..1).rows(1..2), f.v.slice(2, 0..1)]
+    {
+        let elements = outside.shape().map_or(0, |shape| shape.elements()) as usize;
+        let values = vec![9.0; elements.min(1000)];
+        assert!(matches!(session.load(outside, &values), Err(RuntimeError::OutOfBounds { .. })));
+        assert!(message(session.read(outside)).contains("`v`, whose shape is [2, 3]"));
+    }
+    assert!(matches!(session.write_input(f.x.rows(1..3), &X), Err(RuntimeError::OutOfBounds { .. })));
+    let ticket = session.launch("a")?;
+    assert!(matches!(ticket.wait(&mut session)?.read(f.y.rows(2..3)), Err(RuntimeError::OutOfBounds { .. })));
+    assert_eq!(session.read(f.w)?, w);
+    Ok(())
+}
+
+/// Protects: a handle that was made by hand with another type does not reinterpret memory.
+#[test]
+fn handles_have_the_type_of_their_memory() {
+    let f = fixture();
+    let mut session = f.open();
+    let forged = Tensor::<u32>::new(f.w.tag, f.w.place);
+    assert!(matches!(session.read(forged), Err(RuntimeError::WrongType { .. })));
+}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::gemm::Product;
 use crate::handle::{Place, Tensor};
-use crate::ir::{Element, Operand, Shape};
+use crate::ir::{AxisRange, Element, Operand, Shape, View};
 
 impl<T: Element> Tensor<T> {
     /// The shape that the tensor has as an operand; `None` for a group.
@@ -15,8 +15,8 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// The box that takes `range` along an axis and everything along the others. Whether it fits is checked when the
-    /// program is built. A group, or an axis that is not there, is left as it is.
+    /// The box that takes `range` along an axis and everything along the others. What leaves this tensor, an axis that is not
+    /// there included, is an error where the box is used. A group has no boxes: what takes one refuses groups as well.
     #[must_use]
     pub fn slice(self, axis: usize, range: Range<u32>) -> Self {
         self.narrow(axis, range, false)
@@ -43,10 +43,12 @@ impl<T: Element> Tensor<T> {
     fn narrow(self, axis: usize, range: Range<u32>, dropped: bool) -> Self {
         let Place::View(mut view) = self.place else { return self };
         let mut kept = view.ranges_mut().iter_mut().filter(|range| !range.dropped);
-        if let Some(own) = kept.nth(axis) {
-            own.start = own.start.saturating_add(range.start);
-            own.len = range.end.saturating_sub(range.start);
-            own.dropped = dropped;
+        match kept.nth(axis) {
+            Some(own) if range.start < range.end && range.end <= own.len => {
+                *own = AxisRange { start: own.start + range.start, len: range.end - range.start, dropped };
+            }
+            Some(own) => *own = AxisRange::OUTSIDE,
+            None => view = outside(&view),
         }
         Self::new(self.tag, Place::View(view))
     }
@@ -72,4 +74,10 @@ impl<T: Element> Tensor<T> {
             Place::Group(_) => None,
         }
     }
+}
+
+/// A box of the same buffer that fits no shape.
+fn outside(view: &View) -> View {
+    let ranges = vec![AxisRange::OUTSIDE; view.ranges().len().max(1)];
+    View::from_ranges(view.buffer, &ranges).unwrap_or(*view)
 }

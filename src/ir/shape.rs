@@ -94,6 +94,9 @@ pub struct AxisRange {
 }
 
 impl AxisRange {
+    /// A range that no buffer has: extents are below 2³¹.
+    pub const OUTSIDE: Self = Self { start: u32::MAX, len: 1, dropped: false };
+
     /// One past the last index.
     pub const fn end(&self) -> u64 {
         self.start as u64 + self.len as u64
@@ -170,6 +173,19 @@ impl View {
                 .iter()
                 .zip(shape.dims())
                 .all(|(range, &dim)| range.len > 0 && range.end() <= u64::from(dim))
+    }
+
+    /// `[0:4, 3]`: the range along each axis of the buffer, or the one index of a dropped axis. `[outside]` where a box was taken
+    /// that its own tensor does not have.
+    pub fn ranges_text(&self) -> String {
+        if self.ranges().contains(&AxisRange::OUTSIDE) {
+            return "[outside]".to_owned();
+        }
+        let ranges = self.ranges().iter().map(|range| match range {
+            _ if range.dropped && range.len == 1 => range.start.to_string(),
+            _ => format!("{}:{}", range.start, range.end()),
+        });
+        format!("[{}]", ranges.collect::<Vec<_>>().join(", "))
     }
 
     /// Whether the view is the whole of a buffer of this shape.

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::emit::modules::ModuleError;
 use crate::host::HostError;
-use crate::ir::DType;
+use crate::ir::{DType, Shape};
 
 /// A mistake in using a session, a program that breaks its own promises, or a device that failed.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +119,16 @@ pub enum RuntimeError {
         expected: DType,
         /// The type given.
         found: DType,
+    },
+    /// A box of a buffer lies inside of it.
+    #[error("the handle takes {found} of `{name}`, whose shape is {shape}: slice inside of it")]
+    OutOfBounds {
+        /// The buffer.
+        name: String,
+        /// The box.
+        found: String,
+        /// The buffer's shape.
+        shape: Shape,
     },
     /// As many values are given as there are elements.
     #[error("`{name}` takes {expected} elements, {found} were given")]

@@ -47,7 +47,7 @@ impl Session {
     /// # Errors
     /// A handle of another program, a buffer that is no input, or another number of elements.
     pub fn write_input<T: Element>(&mut self, tensor: Tensor<T>, values: &[T]) -> Result<(), RuntimeError> {
-        self.own(tensor.tag, "the tensor")?;
+        self.own_tensor(&tensor)?;
         let name = self.place_name(&tensor.place);
         self.require_role(&tensor.place, &[Role::Input], "written as an input", "load it with `load`")?;
         self.write(&tensor.place, &name, T::DTYPE, bytemuck::cast_slice(values))
@@ -59,7 +59,7 @@ impl Session {
     /// A handle of another program, a buffer of another role, another number of elements, padding that is not zero, or a
     /// device that failed.
     pub fn load<T: Element>(&mut self, tensor: Tensor<T>, values: &[T]) -> Result<(), RuntimeError> {
-        self.own(tensor.tag, "the tensor")?;
+        self.own_tensor(&tensor)?;
         let name = self.place_name(&tensor.place);
         let remedy = "inputs take `write_input`; temps and outputs are for nodes to write";
         self.require_role(&tensor.place, &[Role::Param, Role::State], "loaded", remedy)?;
@@ -72,7 +72,7 @@ impl Session {
     /// # Errors
     /// A handle of another program, a `Temp` that is not kept, or a device that failed.
     pub fn read<T: Element>(&mut self, tensor: Tensor<T>) -> Result<Vec<T>, RuntimeError> {
-        self.own(tensor.tag, "the tensor")?;
+        self.own_tensor(&tensor)?;
         let bytes = self.fetch(&tensor.place, Reading::Now)?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
@@ -133,7 +133,7 @@ impl Session {
     }
 
     pub(super) fn read_of<T: Element>(&mut self, ticket: &Ticket, tensor: Tensor<T>) -> Result<Vec<T>, RuntimeError> {
-        self.own(tensor.tag, "the tensor")?;
+        self.own_tensor(&tensor)?;
         for buffer in self.buffers(&tensor.place) {
             let declared = &self.program().buffers[buffer];
             let is_temp = declared.role == Role::Temp;
@@ -172,6 +172,22 @@ impl Session {
     fn own(&self, tag: ProgramTag, what: &'static str) -> Result<(), RuntimeError> {
         let own = self.plans[0].program().origins().tag();
         if own == Some(tag) { Ok(()) } else { Err(RuntimeError::ForeignHandle { what }) }
+    }
+
+    /// The handle is this program's, has the type of what it names, and lies inside of it.
+    fn own_tensor<T: Element>(&self, tensor: &Tensor<T>) -> Result<(), RuntimeError> {
+        self.own(tensor.tag, "the tensor")?;
+        let name = || self.place_name(&tensor.place);
+        let (expected, found) = (self.place_dtype(&tensor.place), T::DTYPE);
+        if expected != found {
+            return Err(RuntimeError::WrongType { name: name(), expected, found });
+        }
+        let Place::View(view) = tensor.place else { return Ok(()) };
+        let shape = self.program().buffers[view.buffer].shape;
+        if !view.fits(&shape) {
+            return Err(RuntimeError::OutOfBounds { name: name(), found: view.ranges_text(), shape });
+        }
+        Ok(())
     }
 
     fn symbol(&self, name: &str) -> Option<Symbol> {

@@ -105,7 +105,7 @@ impl<'r, 'a> Site<'r, 'a> {
                 node,
                 part: what.into(),
                 buffer: buffer.name.clone(),
-                found: box_text(&view),
+                found: view.ranges_text(),
                 shape: buffer.shape,
             });
             return None;
@@ -152,15 +152,6 @@ impl<'r, 'a> Site<'r, 'a> {
             });
         }
     }
-}
-
-/// `[0:4, 3]`: the range along each axis of the buffer, or the one index of a dropped axis.
-pub(super) fn box_text(view: &View) -> String {
-    let ranges = view.ranges().iter().map(|range| match range {
-        _ if range.dropped && range.len == 1 => range.start.to_string(),
-        _ => format!("{}:{}", range.start, range.end()),
-    });
-    format!("[{}]", ranges.collect::<Vec<_>>().join(", "))
 }
 
 /// A name as messages show it. Made for every operand, wrong or not, so without the formatter.
