@@ -43,9 +43,12 @@ ids! {
 pub struct ProgramTag(u32);
 
 impl ProgramTag {
+    /// No program's tag: of a handle that names nothing, whose error was reported when it was asked for.
+    pub const NOTHING: Self = Self(0);
+
     /// A tag that no other program of this process has.
     pub fn fresh() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }

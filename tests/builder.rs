@@ -5,7 +5,8 @@ mod kernels;
 
 use kernels::axpy;
 use stepgraph::Builder;
-use stepgraph::builder::{Val, axis, uniform};
+use stepgraph::builder::{IntoVal, Val, axis, uniform};
+use stepgraph::handle::Tensor;
 use stepgraph::ir::{ExprOp, IndexTerm, Init, NodeOp, Origin, ProgramError, Role, ScatterRule};
 
 /// Protects: every mistake is reported in one go, each with the line that made it.
@@ -157,4 +158,110 @@ fn shared_values_are_lowered_once() {
     let step = program.program().steps.values().next().expect("one step");
     let NodeOp::Map(map) = &step.nodes.values().next().expect("one node").op else { panic!("a map") };
     assert_eq!(map.expr.ops().len(), 3);
+}
+
+/// The errors of a program over an 8 × 8 matrix.
+fn errors_of(fill: impl FnOnce(&mut Builder, Tensor<f32>)) -> Vec<ProgramError> {
+    let mut p = Builder::new("demo");
+    let x = p.state::<f32>("x", [8, 8], Init::Zeros);
+    fill(&mut p, x);
+    p.build().map_or_else(|errors| errors.0.into_iter().map(|found| found.error).collect(), |_| Vec::new())
+}
+
+/// Protects: a box never reaches past the tensor that it is taken from, although the buffer goes on there, and an axis that is
+/// not there is no wish to be forgotten.
+#[test]
+fn boxes_stay_inside_their_tensors() {
+    let wrong: [fn(Tensor<f32>) -> Tensor<f32>; 6] = [
+        |x| x.rows(0..2).rows(1..3),
+        |x| x.cols(4..6).cols(2..3),
+        |x| x.slice(2, 0..1),
+        |x| x.pick(0, 1).slice(1, 0..1),
+        |x| x.pick(0, 1).pick(0, 1).pick(0, 0),
+        |x| x.pick(0, u32::MAX),
+    ];
+    for (at, take) in wrong.into_iter().enumerate() {
+        let errors = errors_of(|p, x| p.step("run", |s| s.phase("main", |f| f.fill("f", take(x), 0.0))));
+        assert!(matches!(errors[..], [ProgramError::ViewOutOfBounds { .. }]), "{at}: {errors:?}");
+        assert!(errors[0].to_string().contains("takes [outside] of `x`"), "{}", errors[0]);
+    }
+    let reversed = std::ops::Range { start: 5, end: 2 };
+    let errors = errors_of(|p, x| p.step("run", |s| s.phase("main", |f| f.fill("f", x.rows(reversed), 0.0))));
+    assert!(matches!(errors[..], [ProgramError::ViewOutOfBounds { .. }]), "{errors:?}");
+    let right = errors_of(|p, x| p.step("run", |s| s.phase("main", |f| f.fill("f", x.rows(2..6).rows(3..4), 0.0))));
+    assert_eq!(right, []);
+}
+
+/// Protects: a name that is not there is one error, whatever is done with what was asked for, in a program without buffers too.
+#[test]
+fn an_unknown_name_is_one_error() {
+    let mut p = Builder::new("demo");
+    let x = p.tensor::<f32>("nothing");
+    p.tap(x);
+    p.group("g", &[x]);
+    p.group_like("h", x, Role::State);
+    p.step("run", |s| {
+        s.phase("main", |f| {
+            let y = f.map("m", x + 1.0f32);
+            f.gemm("g", x.nt(y)).done();
+            f.copy("c", x, y);
+        });
+    });
+    let errors = p.build().expect_err("there is no such buffer").0;
+    assert!(
+        matches!(&errors[..], [only] if matches!(&only.error, ProgramError::UnknownName { name, .. } if name == "nothing")),
+        "{errors:#?}"
+    );
+}
+
+/// Protects: an expression that a loop made too deep is an error of its node; building, printing and dropping it takes no stack.
+#[test]
+fn deep_expressions_are_errors() {
+    let chain = |length: u32| (0..length).fold(1.0f32.into_val(), |sum: Val<f32>, _| sum + 1.0f32);
+    let used = |value: Val<f32>| {
+        errors_of(|p, _| {
+            p.step("run", |s| {
+                s.phase("main", |f| {
+                    f.map_over("m", [4], value);
+                })
+            })
+        })
+    };
+    assert_eq!(used(chain(1000)), []);
+    for length in [1001, 1_000_000] {
+        let errors = used(chain(length));
+        assert!(matches!(errors[..], [ProgramError::ExprTooDeep { found, .. }] if found == length), "{errors:?}");
+    }
+    assert!(!format!("{:?}", chain(1_000_000)).is_empty());
+    let nested = |length: u32| {
+        errors_of(|p, x| {
+            let index = (0..length).fold(0u32.into_val(), |at: Val<u32>, _| x.at([at.into(), axis(0)]).to_u32());
+            p.step("run", |s| {
+                s.phase("main", |f| {
+                    f.map_over("m", [4], index.to_f32());
+                })
+            });
+        })
+    };
+    assert!(matches!(nested(100_000)[..], [ProgramError::ExprTooDeep { .. }]));
+}
+
+/// Protects: tapping a group taps its members, and tapping what is kept anyway changes nothing.
+#[test]
+fn groups_are_tapped_whole() {
+    let mut p = Builder::new("demo");
+    let x = p.state::<f32>("x", [4], Init::Zeros);
+    let (a, b) = (p.temp::<f32>("a", [4]), p.temp::<f32>("b", [4]));
+    let both = p.group("both", &[a, b]);
+    p.tap(both);
+    p.tap(x);
+    p.step("run", |s| {
+        s.phase("main", |f| {
+            f.copy("c", x, a);
+            f.copy("d", a, b);
+        });
+    });
+    let program = p.build().expect("valid");
+    let tapped = program.program().buffers.values().map(|buffer| buffer.tap);
+    assert_eq!(tapped.collect::<Vec<_>>(), [false, true, true]);
 }

@@ -117,7 +117,7 @@ impl Core {
         id
     }
 
-    /// The buffer or group of this name; an error and some handle where there is none, or its type is another.
+    /// The buffer or group of this name; an error and a handle of nothing where there is none, an error where its type is another.
     pub(super) fn tensor<T: Element>(&mut self, name: &str, origin: Origin) -> Tensor<T> {
         let (place, dtype) = match self.names.get(name) {
             Some(&Symbol::Buffer(id)) => {
@@ -131,7 +131,7 @@ impl Core {
             Some(Symbol::Scalar(_)) | None => {
                 let error = ProgramError::UnknownName { kind: "buffer or group", name: name.into(), similar: None };
                 self.fail(error, origin);
-                return Tensor::new(self.tag, Place::View(View::full(BufferId::new(0), &Shape::SCALAR)));
+                return Tensor::new(ProgramTag::NOTHING, Place::View(View::full(BufferId::new(0), &Shape::SCALAR)));
             }
         };
         if let Some(dtype) = dtype.filter(|&dtype| dtype != T::DTYPE) {
@@ -163,9 +163,9 @@ impl Core {
         self.own(node, part, tensor.tag, origin).then_some(tensor.place)
     }
 
-    /// Whether a tag is this program's; an error where it is not.
+    /// Whether a tag is this program's; an error where it is another's.
     pub(super) fn own(&mut self, node: &str, part: &str, tag: ProgramTag, origin: Origin) -> bool {
-        if tag != self.tag {
+        if tag != self.tag && tag != ProgramTag::NOTHING {
             self.fail(ProgramError::ForeignHandle { node: node.into(), part: part.into() }, origin);
         }
         tag == self.tag

@@ -38,7 +38,7 @@ fn widen(space: &mut Vec<u32>, dims: &[u32]) {
 
 fn operands<'a>(node: &'a Node, stack: &mut Vec<&'a Rc<Node>>) {
     match node {
-        Node::Const(_) | Node::Index(_) | Node::Scalar(..) | Node::Acc | Node::Linear => {}
+        Node::Const(_) | Node::Index(_) | Node::Scalar(..) | Node::Acc | Node::Linear | Node::TooDeep(_) => {}
         Node::Load { index, .. } => stack.extend(index.iter().flatten().filter_map(|term| match term {
             Ix::Value(value) => Some(value.node()),
             Ix::Axis(_) | Ix::Fixed(_) => None,
@@ -112,6 +112,11 @@ impl<'a> Lowering<'a> {
                 word: *word,
             },
             Node::Linear => ExprOp::Index(0),
+            Node::TooDeep(found) => {
+                let error = ProgramError::ExprTooDeep { node: self.node.into(), part: "expr", found: *found };
+                self.core.fail(error, self.origin);
+                ExprOp::Const(ConstValue::U32(0))
+            }
         }
     }
 

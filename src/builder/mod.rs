@@ -128,11 +128,19 @@ impl Builder {
         self.core.declare(name, &shape.extents(), Role::Output, Init::Zeros, false, here())
     }
 
-    /// Keeps a `Temp`'s memory from being reused, so that it can be read after a launch.
+    /// Keeps a `Temp`'s memory, or that of a group of them, from being reused, so that it can be read after a launch. Memory of other
+    /// roles is kept anyway.
     #[track_caller]
     pub fn tap<T: Element>(&mut self, tensor: Tensor<T>) {
-        let Some(Place::View(view)) = self.core.own_place("tap", "the tapped buffer", tensor, here()) else { return };
-        self.core.program.buffers[view.buffer].tap = true;
+        let buffers = match self.core.own_place("tap", "the tapped buffer", tensor, here()) {
+            Some(Place::View(view)) => vec![view.buffer],
+            Some(Place::Group(group)) => self.core.program.groups[group].members.clone(),
+            None => return,
+        };
+        for buffer in buffers {
+            let buffer = &mut self.core.program.buffers[buffer];
+            buffer.tap |= buffer.role == Role::Temp;
+        }
     }
 
     /// A cell that the host sets.

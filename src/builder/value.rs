@@ -8,17 +8,22 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Su
 use std::rc::Rc;
 
 use crate::handle::{Place, ProgramTag, Scalar, Tensor};
-use crate::ir::{BinaryOp, CompareOp, ConstValue, Element, ScalarElement, UnaryOp, ValueType};
+use crate::ir::{BinaryOp, CompareOp, ConstValue, Element, MAX_DEPTH, ScalarElement, UnaryOp, ValueType};
 
 /// A value of an expression: `T` is `f32`, `i32`, `u32` or `bool`.
+///
+/// Operations lie at most 1000 deep in each other. Where a value would be deeper, its operands are let go, and the node that uses
+/// it is reported: whatever a user builds, nothing recurses further than that.
 pub struct Val<T> {
     node: Rc<Node>,
+    /// Operations between here and the deepest leaf.
+    depth: u32,
     kind: PhantomData<T>,
 }
 
 impl<T> Clone for Val<T> {
     fn clone(&self) -> Self {
-        Self::of(Rc::clone(&self.node))
+        Self { node: Rc::clone(&self.node), depth: self.depth, kind: PhantomData }
     }
 }
 
@@ -54,6 +59,8 @@ pub(super) enum Node {
     },
     /// The element's linear index in the index space.
     Linear,
+    /// Stands for an operation that would be this deep.
+    TooDeep(u32),
 }
 
 /// Where a load or scattered store goes along one axis.
@@ -134,27 +141,32 @@ literals!(f32, i32, u32);
 
 impl<T> Val<T> {
     fn new(node: Node) -> Self {
-        Self::of(Rc::new(node))
+        Self { node: Rc::new(node), depth: 0, kind: PhantomData }
     }
 
-    const fn of(node: Rc<Node>) -> Self {
-        Self { node, kind: PhantomData }
+    /// An operation over operands of which the deepest has this depth.
+    fn over(deepest: u32, node: Node) -> Self {
+        let depth = deepest.saturating_add(1);
+        let node = if depth > MAX_DEPTH { Node::TooDeep(depth) } else { node };
+        Self { node: Rc::new(node), depth, kind: PhantomData }
     }
 
     fn unary<R>(&self, op: UnaryOp) -> Val<R> {
-        Val::new(Node::Unary(op, Rc::clone(&self.node)))
+        Val::over(self.depth, Node::Unary(op, Rc::clone(&self.node)))
     }
 
     fn binary(&self, op: BinaryOp, other: impl IntoVal<T>) -> Self {
-        Self::new(Node::Binary(op, Rc::clone(&self.node), other.into_val().node))
+        let other = other.into_val();
+        Self::over(self.depth.max(other.depth), Node::Binary(op, Rc::clone(&self.node), other.node))
     }
 
     fn compare(&self, op: CompareOp, other: impl IntoVal<T>) -> Val<bool> {
-        Val::new(Node::Compare(op, Rc::clone(&self.node), other.into_val().node))
+        let other = other.into_val();
+        Val::over(self.depth.max(other.depth), Node::Compare(op, Rc::clone(&self.node), other.node))
     }
 
     fn cast<R>(&self, to: ValueType) -> Val<R> {
-        Val::new(Node::Cast(to, Rc::clone(&self.node)))
+        Val::over(self.depth, Node::Cast(to, Rc::clone(&self.node)))
     }
 
     /// The value that the surrounding node computed.
@@ -285,7 +297,9 @@ impl Val<f32> {
 impl Val<bool> {
     /// `if_true` where this holds, else `if_false`.
     pub fn select<T>(&self, if_true: impl IntoVal<T>, if_false: impl IntoVal<T>) -> Val<T> {
-        Val::new(Node::Select(Rc::clone(&self.node), if_true.into_val().node, if_false.into_val().node))
+        let (if_true, if_false) = (if_true.into_val(), if_false.into_val());
+        let deepest = self.depth.max(if_true.depth).max(if_false.depth);
+        Val::over(deepest, Node::Select(Rc::clone(&self.node), if_true.node, if_false.node))
     }
 
     /// 1 where this holds, else 0.
@@ -316,13 +330,10 @@ pub fn philox(
     stream: u32,
     word: u8,
 ) -> Val<u32> {
-    Val::new(Node::Philox {
-        key: key.into_val().node,
-        counter: counter.into_val().node,
-        element: element.into_val().node,
-        stream,
-        word: word % 4,
-    })
+    let (key, counter, element) = (key.into_val(), counter.into_val(), element.into_val());
+    let deepest = key.depth.max(counter.depth).max(element.depth);
+    let (key, counter, element) = (key.node, counter.node, element.node);
+    Val::over(deepest, Node::Philox { key, counter, element, stream, word: word % 4 })
 }
 
 /// A uniform number in [0, 1) for every element of the index space: the top 24 bits of a Philox word times 2⁻²⁴.
@@ -416,7 +427,16 @@ impl<T> Not for Val<T> {
 impl<E: Element> Tensor<E> {
     /// The element at a computed place: one index per axis of the tensor's shape.
     pub fn at<const N: usize>(self, index: [Ix; N]) -> Val<E::Value> {
-        Val::new(Node::Load { tag: self.tag, place: self.place, index: Some(index.to_vec()) })
+        let deepest = index.iter().filter_map(|term| match term {
+            Ix::Value(value) => Some(value.depth),
+            Ix::Axis(_) | Ix::Fixed(_) => None,
+        });
+        let deepest = deepest.max();
+        let node = Node::Load { tag: self.tag, place: self.place, index: Some(index.to_vec()) };
+        match deepest {
+            Some(deepest) => Val::over(deepest, node),
+            None => Val::new(node),
+        }
     }
 
     /// The element at the present place, as a value.
