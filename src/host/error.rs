@@ -15,7 +15,9 @@ pub enum HostError {
         bytes: u64,
     },
     /// Every kernel that runs on the host has a host function.
-    #[error("node `{node}`: kernel `{kernel}` has no host function: declare it with `host f`, or run on a CUDA device")]
+    #[error(
+        "node `{node}`: kernel `{kernel}` has no host function: run on a CUDA device, or declare it in Rust, by `kernel!` with `host f`"
+    )]
     MissingHostFn {
         /// The unit, `phase.node`.
         node: String,

@@ -176,9 +176,19 @@ impl<'d> Text<'d> {
     }
 }
 
+/// Longer names are not compared: the time grows with the product of two lengths.
+const MAX_COMPARED: usize = 256;
+
 /// The candidate that a user who wrote `name` may have meant.
 pub(super) fn similar<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> Option<String> {
+    if name.len() > MAX_COMPARED {
+        return None;
+    }
     let score = |candidate: S| (strsim::jaro_winkler(name, candidate.as_ref()), candidate.as_ref().to_owned());
-    let close = candidates.into_iter().map(score).filter(|(score, _)| *score > 0.8);
+    let close = candidates
+        .into_iter()
+        .filter(|candidate| candidate.as_ref().len() <= MAX_COMPARED)
+        .map(score)
+        .filter(|(score, _)| *score > 0.8);
     close.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(&a.1))).map(|(_, name)| name)
 }

@@ -78,7 +78,10 @@ pub enum SpecError {
         found: String,
     },
     /// Expressions nest at most 256 deep.
-    #[error("the expression nests deeper than {} levels: name parts of it with `let`", super::syntax::MAX_DEPTH)]
+    #[error(
+        "the expression nests deeper than {} levels: name parts of it, with `let` or as dimensions",
+        super::syntax::MAX_DEPTH
+    )]
     TooDeep,
     /// Dimension arithmetic gives integers: no overflow, no remainder, no division by zero.
     #[error("`{text}` {reason}")]
@@ -153,7 +156,7 @@ pub enum SpecError {
         found: String,
     },
     /// A slice takes at least one element.
-    #[error("the slice {found} takes nothing: it goes from its start up to, not including, its end")]
+    #[error("the slice {found} takes nothing: it goes from its start, counted from 0, up to, not including, its end")]
     BadSlice {
         /// The bounds.
         found: String,

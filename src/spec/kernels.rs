@@ -140,7 +140,11 @@ fn source(cx: &mut Context<'_>, file: &Text<'_>) -> Option<Arc<str>> {
         return Some(Arc::clone(text));
     }
     let read = match &cx.options.base {
-        Some(base) => std::fs::read_to_string(base.join(file.text)).map_err(|error| error.to_string()),
+        Some(base) => {
+            crate::file::read_text(&base.join(file.text)).map_err(|error| error.to_string()).and_then(|bytes| {
+                String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8 text: {}", error.utf8_error()))
+            })
+        }
         None => Err("the spec was not read from a directory".to_owned()),
     };
     match read {
@@ -157,7 +161,12 @@ fn signature_of(cx: &mut Context<'_>, entry: &Entry<'_>, file: &Text<'_>, text: 
     let found = signatures.iter().position(|signature| signature.name == entry.key);
     let Some(at) = found else {
         let names: Vec<_> = signatures.iter().map(|signature| signature.name.as_str()).collect();
-        let reason = format!("the file has no such kernel, it has: {}", names.join(", "));
+        let reason = match names.join(", ") {
+            none if none.is_empty() => {
+                format!("the file has no kernel: declare one as extern \"C\" __global__ void {}(…) {{ … }}", entry.key)
+            }
+            names => format!("the file has no such kernel, it has: {names}"),
+        };
         return bad_kernel(cx, entry, file.text, &reason);
     };
     signatures.into_iter().nth(at)

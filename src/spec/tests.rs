@@ -147,3 +147,11 @@ fn let_names_a_value() -> Result<(), SpecErrors> {
     assert!(matches!(ops(&spec, "a")[..], [_, ExprOp::Binary(BinaryOp::Mul, ..), ExprOp::Binary(BinaryOp::Add, ..)]));
     Ok(())
 }
+
+/// Protects: an unknown name of a megabyte is an error at once: nobody compares it with names that are there.
+#[test]
+fn long_names_are_not_compared() {
+    let long = "y".repeat(1_000_000);
+    let errors = read(&format!("[input]\n{long} = [4]\n[s.p]\na = {{ map = \"{long}x\" }}")).expect_err("unknown");
+    assert!(errors.to_string().contains("there is no buffer or scalar"), "{}", &errors.to_string()[..200]);
+}

@@ -1,0 +1,1 @@
+// No kernel is here.
