@@ -7,7 +7,7 @@ use super::kernel::{Draft, GeneratedKernel};
 use super::map::element_body;
 use super::params::Params;
 use super::schedule::map_launch;
-use crate::ir::{ConstValue, DType, MAX_RANK, Shape, View};
+use crate::ir::{ConstValue, DType, MAX_RANK, Program, Shape, View};
 
 /// A box as rows of equal length at equal distances. All numbers count elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,20 @@ pub fn fill_bits(dtype: DType, value: ConstValue) -> u32 {
     }
 }
 
-/// The kernel of a copy that is no two-dimensional memcpy. It moves bits, so that a NaN stays the same NaN.
-pub(super) fn copy_kernel(draft: &Draft<'_>, from: &View, to: &View) -> Option<GeneratedKernel> {
+/// Whether a memcpy node can do a copy.
+pub(super) fn is_memcpy(program: &Program, from: &View, to: &View) -> bool {
+    copy_boxes(from, &program.buffers[from.buffer].shape, to, &program.buffers[to.buffer].shape).is_some()
+}
+
+/// Whether a memset node can do a fill.
+pub(super) fn is_memset(program: &Program, to: &View) -> bool {
+    fill_box(to, &program.buffers[to.buffer].shape).is_some()
+}
+
+/// The kernel of a copy. It moves bits, so that a NaN stays the same NaN.
+pub(super) fn copy_kernel(draft: &Draft<'_>, from: &View, to: &View) -> GeneratedKernel {
     let program = draft.program;
     let (from_shape, to_shape) = (program.buffers[from.buffer].shape, program.buffers[to.buffer].shape);
-    if copy_boxes(from, &from_shape, to, &to_shape).is_some() {
-        return None;
-    }
     let mut params = Params::new(program);
     params.add_buffer(from.buffer, false);
     params.add_buffer(to.buffer, true);
@@ -101,15 +108,12 @@ pub(super) fn copy_kernel(draft: &Draft<'_>, from: &View, to: &View) -> Option<G
         label(program, from)
     );
     let body = element_body(&space, &coords, &work);
-    Some(draft.finish("", &format!("copy of {space}"), params, map_launch(&space), &body))
+    draft.finish("", &format!("copy of {space}"), params, map_launch(&space), &body)
 }
 
-/// The kernel of a fill that is no two-dimensional memset.
-pub(super) fn fill_kernel(draft: &Draft<'_>, to: &View, value: ConstValue) -> Option<GeneratedKernel> {
+/// The kernel of a fill.
+pub(super) fn fill_kernel(draft: &Draft<'_>, to: &View, value: ConstValue) -> GeneratedKernel {
     let buffer = &draft.program.buffers[to.buffer];
-    if fill_box(to, &buffer.shape).is_some() {
-        return None;
-    }
     let mut params = Params::new(draft.program);
     params.add_buffer(to.buffer, true);
     let space = to.shape();
@@ -125,7 +129,7 @@ pub(super) fn fill_kernel(draft: &Draft<'_>, to: &View, value: ConstValue) -> Op
     let (name, label) = (params.buffer(to.buffer), label(draft.program, to));
     let work = format!("    {name}[{place}] = {value_text};  // {label} <- {value}\n");
     let body = element_body(&space, &coords, &work);
-    Some(draft.finish("", &format!("fill of {space}"), params, map_launch(&space), &body))
+    draft.finish("", &format!("fill of {space}"), params, map_launch(&space), &body)
 }
 
 /// The index of the element of a view that a thread handles.

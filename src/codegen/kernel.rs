@@ -1,5 +1,7 @@
 //! Generated kernels, and the generator that makes them for the nodes of a step.
 
+use std::collections::HashSet;
+
 use super::names::kernel_names;
 use super::params::Params;
 use super::{boxes, conditional, map, reduce};
@@ -41,6 +43,8 @@ pub struct Generator<'a> {
     program: &'a Program,
     step: &'a Step,
     names: Vec<String>,
+    /// Nodes inside of conditionals.
+    inside: HashSet<NodeId>,
 }
 
 impl<'a> Generator<'a> {
@@ -48,14 +52,16 @@ impl<'a> Generator<'a> {
     pub fn new(program: &'a ValidProgram, step: StepId) -> Self {
         let program = program.program();
         let step = &program.steps[step];
-        Self { program, step, names: kernel_names(step) }
+        let inside = step.nodes.values().flat_map(|node| node.op.bodies()).flatten().copied().collect();
+        Self { program, step, names: kernel_names(step), inside }
     }
 
     /// The kernels of a node, in launch order; none where it needs none.
     ///
     /// A map has one; a reduction one, or two where it is chunked. A copy or fill has one unless a memcpy or memset node can
-    /// do it ([`copy_boxes`](super::copy_boxes), [`fill_box`](super::fill_box)). A conditional has the setter that runs
-    /// before it; a loop has a second one, which ends its body.
+    /// do it ([`copy_boxes`](super::copy_boxes), [`fill_box`](super::fill_box)); inside of conditionals it always has one,
+    /// since what drivers promise about memory nodes there is little. A conditional has the setter that runs before it; a
+    /// loop has a second one, which ends its body.
     pub fn kernels(&self, node: NodeId) -> Vec<GeneratedKernel> {
         let name = self.names[node.index()].as_str();
         let title = self.step.nodes[node].name.as_str();
@@ -63,8 +69,13 @@ impl<'a> Generator<'a> {
         match &self.step.nodes[node].op {
             NodeOp::Map(node) => vec![map::kernel(&target, node)],
             NodeOp::Reduce(node) => reduce::kernels(&target, node),
-            NodeOp::Copy { from, to } => boxes::copy_kernel(&target, from, to).into_iter().collect(),
-            NodeOp::Fill { to, value } => boxes::fill_kernel(&target, to, *value).into_iter().collect(),
+            NodeOp::Copy { from, to } if self.inside.contains(&node) || !boxes::is_memcpy(self.program, from, to) => {
+                vec![boxes::copy_kernel(&target, from, to)]
+            }
+            NodeOp::Fill { to, value } if self.inside.contains(&node) || !boxes::is_memset(self.program, to) => {
+                vec![boxes::fill_kernel(&target, to, *value)]
+            }
+            NodeOp::Copy { .. } | NodeOp::Fill { .. } => Vec::new(),
             NodeOp::If { condition, .. } => vec![conditional::if_setter(&target, *condition)],
             NodeOp::Switch { selector, .. } => vec![conditional::switch_setter(&target, *selector)],
             NodeOp::While { max, index, until, .. } => conditional::while_setters(&target, *max, *index, *until),

@@ -74,14 +74,12 @@ impl<'a> Units<'a> {
                     gemm::describe(&at, self.lane, product, *implementation, |value| self.constant(&at, value))?;
                 Ok(vec![Launch::Product(Box::new(described))])
             }
-            (NodeOp::Copy { from, to }, _) => match copy(&at, from, to)? {
-                Some(copy) => Ok(vec![Launch::Copy(copy)]),
-                None => self.generated(&at),
-            },
-            (NodeOp::Fill { to, value }, _) => match fill(&at, to, *value)? {
-                Some(fill) => Ok(vec![Launch::Fill(fill)]),
-                None => self.generated(&at),
-            },
+            (NodeOp::Copy { from, to }, _) if !self.has_kernel(&at) => {
+                Ok(copy(&at, from, to)?.into_iter().map(Launch::Copy).collect())
+            }
+            (NodeOp::Fill { to, value }, _) if !self.has_kernel(&at) => {
+                Ok(fill(&at, to, *value)?.into_iter().map(Launch::Fill).collect())
+            }
             _ => self.generated(&at),
         }
     }
@@ -91,6 +89,10 @@ impl<'a> Units<'a> {
         let at = self.addresses(id);
         let kernels = self.kernels.of_node(at.unit.node);
         kernels.iter().map(|kernel| self.generated_launch(&at, kernel, handle)).collect()
+    }
+
+    fn has_kernel(&self, at: &Addresses<'_>) -> bool {
+        !self.kernels.of_node(at.unit.node).is_empty()
     }
 
     fn generated(&self, at: &Addresses<'_>) -> Result<Vec<Launch>, EmitError> {

@@ -151,9 +151,9 @@ pub enum Work {
     Reduce(ReduceSchedule),
     /// A matrix product. Its scratch is the unit's workspace.
     Gemm(GemmImpl),
-    /// A memcpy node, or a generated kernel where the boxes are not two-dimensional.
+    /// A memcpy node, or a generated kernel where the boxes are not two-dimensional, and inside of conditionals.
     Copy,
-    /// A memset node, or a generated kernel where the box is not two-dimensional.
+    /// A memset node, or a generated kernel where the box is not two-dimensional, and inside of conditionals.
     Fill,
     /// A conditional with two bodies; the second may be empty.
     If {

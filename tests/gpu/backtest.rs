@@ -92,7 +92,7 @@ fn apart(expected: &Record, found: &Record) -> f64 {
     assert_eq!(expected.rewards.len(), found.rewards.len());
     let values = |record: &Record| -> Vec<f32> { record.rewards.iter().chain(&record.exposures).copied().collect() };
     let (expected, found) = (values(expected), values(found));
-    let apart = expected.iter().zip(&found).filter(|(a, b)| !((*a - *b).abs() <= 1e-6)).count();
+    let apart = expected.iter().zip(&found).filter(|(a, b)| (*a - *b).abs() > 1e-6 || a.is_nan() != b.is_nan()).count();
     apart as f64 / expected.len() as f64
 }
 

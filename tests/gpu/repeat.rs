@@ -111,12 +111,15 @@ fn launched(device: Device, program: &ValidProgram, fusion: &FusionPlan, launche
 
 /// Protects: a step with every kind of node, several times per launch and over three replays, leaves the bits of single launches.
 #[test]
+#[expect(clippy::print_stdout, reason = "a run that does not end must say where")]
 fn every_kind_of_node_repeats() {
     let Some(device) = device() else { return };
     let program = everything();
     let single = launched(device, &program, &FusionPlan::mega(), 3 * STEPS);
     assert_eq!(single.words("t"), [3 * STEPS]);
     for fusion in repeats(STEPS) {
+        // Should a driver not come back from one of them, the last line says from which.
+        println!("{}", fusion.name);
         single.assert_same(&launched(device, &program, &fusion, 3), &fusion.name);
     }
     for repeat in [Repeat::Unroll(1), Repeat::Loop(1)] {
