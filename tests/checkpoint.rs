@@ -417,6 +417,8 @@ fn a_file_that_cannot_be_written_is_an_error_of_its_ticket() {
     for path in [folder.path().join("missing/file"), taken] {
         let error = session.checkpoint(&path, &notes()).expect("it starts").wait().expect_err("it cannot be written");
         assert!(matches!(&error, CheckpointError::Write { path: named, .. } if *named == path), "{error}");
+        // Printed with its causes, as `anyhow` does, the message says nothing twice.
+        assert!(std::error::Error::source(&error).is_none());
     }
     assert_eq!(names_in(folder.path()), ["little.safetensors", "taken"]);
     session.finish_checkpoints().expect("the tickets told it");

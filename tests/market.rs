@@ -75,9 +75,12 @@ fn bad_price_files_are_refused_where_they_are_bad() {
         ("Date,A\n2019-12-24,1\n2020-01-06,1\n", "line 3, column Date: 13 days lie between 2019-12-24 and 2020-01-06"),
     ];
     for (text, expected) in cases {
-        let found = refusal(text);
-        assert!(found.contains(expected), "{text:?}: expected `{expected}`, found `{found}`");
+        for text in [text.to_owned(), text.replace('\n', "\r\n")] {
+            let found = refusal(&text);
+            assert!(found.contains(expected), "{text:?}: expected `{expected}`, found `{found}`");
+        }
     }
+    assert!(refusal("Date,A\n\n\n2020-01-02,0\n").contains("line 4, column A"));
 }
 
 /// Protects: leap days, century rules and closures across a year's end are counted as the calendar does.
@@ -112,6 +115,17 @@ fn damaged_and_absent_files_are_errors() {
         std::fs::write(&path, &packed[..kept]).expect("writable");
         assert!(matches!(error(&path), MarketError::Damaged { .. }), "{kept} of {} bytes", packed.len());
     }
+    // Two files packed one by one and put together are one file for gzip: the second half is no less part of it.
+    let (first, second) = text.split_at(text.find("2020-01-15").expect("a day"));
+    let pack = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(text.as_bytes()).expect("memory");
+        encoder.finish().expect("memory")
+    };
+    std::fs::write(&path, [pack(first), pack(second)].concat()).expect("writable");
+    assert_eq!(Prices::load(&path).expect("whole").days(), 28);
+    std::fs::write(&path, [&packed[..], b"more"].concat()).expect("writable");
+    assert!(matches!(error(&path), MarketError::Damaged { .. }));
     std::fs::write(&path, text).expect("writable");
     assert!(matches!(error(&path), MarketError::Damaged { .. }));
     let plain = folder.path().join("prices.csv");

@@ -185,9 +185,39 @@ fn other_checkpoints_are_refused() {
     std::fs::write(&text, "no checkpoint at all").expect("it is written");
     let error = refused(&text, RUN);
     assert!(error.contains("text.safetensors"), "{error}");
+    // The folder of a fold stands for its newest; with nothing whole in it the message does not say that there is nothing.
+    let fold = file.parent().expect("a folder");
+    assert!(refused(fold, "another run").contains("another run"));
+    std::fs::write(&file, &std::fs::read(&file).expect("a file")[..100]).expect("it is written");
+    let error = refused(folder.path(), RUN);
+    assert!(error.contains("is whole") && error.contains("cut off"), "{error}");
     let after: Vec<f32> = second.session.read(second.system.dqn.theta.flat).expect("a group");
     assert_eq!(before, after);
+}
 
+/// Protects: a new run never takes the places of an earlier one's checkpoints.
+#[test]
+fn a_used_folder_is_for_resuming() {
+    let folder = tempfile::tempdir().expect("a folder");
+    keeper::refuse_used(folder.path()).expect("an empty folder");
+    let fold = folder.path().join("fold-002");
+    std::fs::create_dir(&fold).expect("a folder");
+    keeper::refuse_used(folder.path()).expect("nothing that would be replaced");
+    for name in ["best.safetensors", "step-7.safetensors"] {
+        std::fs::write(fold.join(name), "").expect("written");
+        let error = keeper::refuse_used(folder.path()).expect_err("an earlier run").to_string();
+        assert!(error.contains(&format!("{name} is of an earlier run: go on with --resume")), "{error}");
+    }
+}
+
+/// Protects: a checkpoint of another program is refused.
+#[test]
+fn checkpoints_of_another_program_are_refused() {
+    let fixture = fixture();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = fixture.trainer(Some(folder.path()));
+    fixture.train(&mut first, 5);
+    let file = first.save().expect("it is written").expect("checkpoints are kept");
     let mut setup = fixture.setup.clone();
     setup.hyper.head += 4;
     let other = Trainer::open(setup, &fixture.prices, Device::Host, &FusionPlan::mega(), 9);

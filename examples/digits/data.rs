@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use anyhow::{Context, Result, bail, ensure};
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use stepgraph::host::philox4x32;
 
 use crate::program::{TEST, TRAIN};
@@ -28,7 +28,7 @@ pub(crate) struct Set {
 /// A file that is no gzip, or does not hold 1,797 rows of 64 grey values and a label.
 pub(crate) fn read(gzip: &[u8]) -> Result<(Set, Set)> {
     let mut text = Vec::new();
-    GzDecoder::new(gzip).read_to_end(&mut text).context("not a complete gzip file")?;
+    MultiGzDecoder::new(gzip).read_to_end(&mut text).context("not a complete gzip file")?;
     let all = parse(&text)?;
     let (train, test) = (TRAIN as usize, TEST as usize);
     let found = all.labels.len();

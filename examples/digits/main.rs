@@ -2,13 +2,14 @@
 //!
 //! `cargo run --release --example digits`
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to the terminal")]
+#![expect(clippy::print_stderr, reason = "an example talks to the terminal")]
 
 mod data;
 mod program;
 mod train;
 
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,10 +92,10 @@ fn run(args: &Args) -> Result<()> {
     let ready = start.elapsed();
 
     let report = session.report();
-    println!("device {}, plan {}, seed {}", report.device, fusion.name, args.seed);
+    say(format_args!("device {}, plan {}, seed {}", report.device, fusion.name, args.seed))?;
     if args.verbose {
-        println!("{report}");
-        println!("built and planned in {}, ready to launch after {}", millis(planned), millis(ready));
+        say(format_args!("{report}"))?;
+        say(format_args!("built and planned in {}, ready to launch after {}", millis(planned), millis(ready)))?;
     }
 
     let start = Instant::now();
@@ -102,10 +103,18 @@ fn run(args: &Args) -> Result<()> {
     let accuracy = train::accuracy(&mut session, &digits)?;
     if args.verbose {
         let steps = args.epochs * train::STEPS;
-        println!("{steps} steps and the test in {}", millis(start.elapsed()));
+        say(format_args!("{steps} steps and the test in {}", millis(start.elapsed())))?;
     }
-    println!("test accuracy: {accuracy:.4}");
+    say(format_args!("test accuracy: {accuracy:.4}"))?;
     Ok(())
+}
+
+/// Prints a line. A reader that has gone away, such as `head`, ends nothing.
+fn say(line: fmt::Arguments<'_>) -> io::Result<()> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
 }
 
 fn repeat(args: &Args) -> Repeat {
@@ -126,7 +135,7 @@ fn read_data(args: &Args) -> Result<(data::Set, data::Set)> {
     match &args.data {
         None => data::read(DIGITS).context("the data that comes with the example"),
         Some(path) => {
-            let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes = stepgraph::file::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             data::read(&bytes).with_context(|| format!("{}", path.display()))
         }
     }
@@ -139,7 +148,7 @@ fn train_all(session: &mut Session, digits: &program::Digits, args: &Args) -> Re
     let width = epochs.to_string().len();
     for epoch in 0..epochs {
         let loss = train::epoch(session, digits, (epoch, epochs), &mut watch)?;
-        watch.bar.suspend(|| println!("epoch {:width$}/{epochs}  loss {loss:.6}", epoch + 1));
+        watch.bar.suspend(|| say(format_args!("epoch {:width$}/{epochs}  loss {loss:.6}", epoch + 1)))?;
     }
     watch.bar.finish_and_clear();
     Ok(())
@@ -157,7 +166,8 @@ impl train::Watch for Terminal {
 
     fn after_launch(&mut self, steps: Range<u32>, loss: Option<f32>) {
         if let Some(loss) = loss {
-            self.bar.suspend(|| println!("step {:4}  loss {loss:.9}", steps.end));
+            // What cannot be printed here cannot be printed at the end of the epoch either, and ends the run there.
+            drop(self.bar.suspend(|| say(format_args!("step {:4}  loss {loss:.9}", steps.end))));
         }
         self.bar.inc(u64::from(steps.end - steps.start));
     }

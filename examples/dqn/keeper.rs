@@ -114,8 +114,50 @@ pub(crate) fn resume(session: &mut Session, from: &Path, run: &str) -> Result<Po
     Ok(position)
 }
 
-/// The newest checkpoint that is whole, of the latest fold that has one.
+/// Refuses a folder with checkpoints of another run: a new one would take their places one by one.
+///
+/// # Errors
+/// There is one, or the folder cannot be read.
+pub(crate) fn refuse_used(root: &Path) -> Result<()> {
+    for fold in folds(root)? {
+        let folder = CheckpointFolder::open(fold, KEEP)?;
+        let newest = folder.steps()?.into_iter().next().map(|(_, file)| file);
+        if let Some(file) = newest.or_else(|| folder.best()) {
+            let (file, root) = (file.display(), root.display());
+            bail!("{file} is of an earlier run: go on with --resume {root}, or name another --checkpoint-dir");
+        }
+    }
+    Ok(())
+}
+
+/// The newest checkpoint that is whole, of the latest fold that has one; `root` may be the folder of one fold.
 fn newest(session: &Session, root: &Path) -> Result<PathBuf> {
+    let mut folds = folds(root)?;
+    if folds.is_empty() {
+        folds.push(root.to_owned());
+    }
+    let mut damaged = Vec::new();
+    for fold in folds.into_iter().rev() {
+        let found = CheckpointFolder::open(&fold, KEEP)?.newest_loadable(session)?;
+        for damaged in &found.skipped {
+            tracing::warn!(%damaged, "passed over");
+        }
+        if let Some(path) = found.path {
+            return Ok(path);
+        }
+        damaged.extend(found.skipped);
+    }
+    let root = root.display();
+    match damaged.first() {
+        Some(newest) => {
+            bail!("no checkpoint below {root} is whole: {newest}; start anew with another --checkpoint-dir")
+        }
+        None => bail!("there is no checkpoint below {root}: leave --resume out to start anew"),
+    }
+}
+
+/// The folders of the folds below a run's, in the folds' order.
+fn folds(root: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(root).with_context(|| format!("cannot read {}", root.display()))?;
     let mut folds = Vec::new();
     for entry in entries {
@@ -125,16 +167,7 @@ fn newest(session: &Session, root: &Path) -> Result<PathBuf> {
         }
     }
     folds.sort();
-    for fold in folds.into_iter().rev() {
-        let found = CheckpointFolder::open(&fold, KEEP)?.newest_loadable(session)?;
-        for damaged in &found.skipped {
-            tracing::warn!(%damaged, "passed over");
-        }
-        if let Some(path) = found.path {
-            return Ok(path);
-        }
-    }
-    bail!("there is no checkpoint below {}: leave --resume out to start anew", root.display())
+    Ok(folds)
 }
 
 const FOLD: &str = "fold-";

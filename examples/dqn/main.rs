@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example dqn`
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to the terminal")]
+#![expect(clippy::print_stderr, reason = "an example talks to the terminal")]
 
 mod act;
 mod backward;
@@ -27,16 +27,17 @@ mod validation;
 mod verify;
 mod verify_command;
 
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use clap::{Parser, Subcommand, ValueEnum};
-use flate2::read::GzDecoder;
+use anyhow::{Context, Result, ensure};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
+use stepgraph::file;
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{Device, RuntimeError};
 
@@ -107,7 +108,8 @@ struct TrainArgs {
     /// Also writes the results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Writes a checkpoint into this folder at the end of each epoch, and when the run is interrupted with Ctrl-C.
+    /// Writes a checkpoint into this folder at the end of each epoch, and when the run is interrupted with Ctrl-C. A folder that
+    /// holds checkpoints already is for --resume alone.
     #[arg(long, value_name = "FOLDER")]
     checkpoint_dir: Option<PathBuf>,
     /// Goes on from a checkpoint, or from the newest that is whole below a checkpoint folder. The other options must be those of
@@ -134,6 +136,17 @@ enum MarketKind {
     Synthetic,
 }
 
+impl TrainArgs {
+    /// Ends the program with a message about usage where the options contradict each other.
+    fn consistent(self) -> Self {
+        if self.prices.is_some() && matches!(self.market, MarketKind::Synthetic) {
+            let message = "--market synthetic makes its own prices: leave out --prices, or the market";
+            Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+        }
+        self
+    }
+}
+
 impl Variant {
     const fn name(self) -> &'static str {
         match self {
@@ -150,8 +163,8 @@ const INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
-        None => train_and_judge(&cli.train),
-        Some(Command::Train(args)) => train_and_judge(&args),
+        None => train_and_judge(&cli.train.consistent()),
+        Some(Command::Train(args)) => train_and_judge(&args.consistent()),
         Some(Command::Verify(args)) => verify_files(&args),
         Some(Command::Measure(args)) => measure::run(&args, &mut std::io::stdout()).map(|()| ExitCode::SUCCESS),
         Some(Command::Overhead(args)) => overhead::run(&args, &mut std::io::stdout()).map(|()| ExitCode::SUCCESS),
@@ -178,13 +191,14 @@ fn verify_files(args: &verify_command::Args) -> Result<ExitCode> {
 
 fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     let device: Device = args.device.parse()?;
+    check_places(args)?;
     let (setup, prices) = (setup_of(args, device), prices_of(args)?);
     let folds = walk_forward(prices.days(), &setup.folds)?;
     let fusion = FusionPlan::named(&args.plan).context("no such plan")?;
     let start = Instant::now();
     let mut trainer = Trainer::open(setup.clone(), &prices, device, &fusion, args.seed)?;
     let on = trainer.session.report().device;
-    println!(
+    say(format_args!(
         "device {on}, plan {}, seed {}, {} prices of {} stocks, {} folds of {} steps ({})",
         args.plan,
         args.seed,
@@ -193,12 +207,12 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
         folds.len(),
         setup.updates,
         setup.variant,
-    );
+    ))?;
 
     let run = description(args, &setup, folds.len(), &prices);
     if let Some(from) = &args.resume {
         trainer.resume(from, &run, &folds)?;
-        println!("resumed from {}: fold {} of {}", from.display(), trainer.next_fold() + 1, folds.len());
+        say(format_args!("resumed from {}: fold {} of {}", from.display(), trainer.next_fold() + 1, folds.len()))?;
     }
     if let Some(folder) = &args.checkpoint_dir {
         trainer.keep(Keeper::new(folder, run));
@@ -209,8 +223,8 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     for (index, fold) in folds.iter().enumerate().skip(trainer.next_fold()) {
         if train_fold(&mut trainer, &setup, (index, folds.len()), fold)? == Ending::Interrupted {
             match trainer.save()? {
-                Some(file) => println!("interrupted; go on with --resume {}", file.display()),
-                None => println!("interrupted; with --checkpoint-dir the run could go on later"),
+                Some(file) => say(format_args!("interrupted; go on with --resume {}", file.display()))?,
+                None => say(format_args!("interrupted; with --checkpoint-dir the run could go on later"))?,
             }
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -232,6 +246,22 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     };
     show(&report, args)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a run writes at its end can be written, and nothing of another run gets lost: told before hours of training, not after.
+fn check_places(args: &TrainArgs) -> Result<()> {
+    if let Some(path) = &args.json {
+        let cannot = || format!("cannot write {}", path.display());
+        ensure!(!path.is_dir(), "{}: it is a folder: name a file in it", cannot());
+        ensure!(file::folder_of(path).is_dir(), "{}: there is no such folder: make it first", cannot());
+    }
+    if let Some(folder) = &args.checkpoint_dir {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        if args.resume.is_none() {
+            keeper::refuse_used(folder)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a run was asked to do, as its checkpoints remember it. Sizes are part of the program, which they check by itself.
@@ -271,9 +301,7 @@ fn setup_of(args: &TrainArgs, device: Device) -> Setup {
 fn prices_of(args: &TrainArgs) -> Result<Prices> {
     match (&args.prices, args.market) {
         (Some(path), _) => Ok(Prices::load(path)?),
-        (None, MarketKind::Real) => {
-            Prices::read(GzDecoder::new(PRICES)).context("the prices that come with the example")
-        }
+        (None, MarketKind::Real) => Prices::unpack(PRICES).context("the prices that come with the example"),
         (None, MarketKind::Synthetic) => Ok(synthetic::prices(
             SYNTHETIC_DAYS,
             SYNTHETIC_STOCKS,
@@ -297,7 +325,8 @@ fn train_fold(trainer: &mut Trainer, setup: &Setup, (index, count): (usize, usiz
             bar.set_position(done as u64);
             bar.set_message(state);
         } else {
-            println!("{state}  {done}/{updates} steps");
+            // Training goes on where its progress cannot be printed; its results are told, or the failure is.
+            drop(say(format_args!("{state}  {done}/{updates} steps")));
         }
     })?;
     bar.finish_and_clear();
@@ -339,15 +368,24 @@ fn judge_fold(
     })
 }
 
+/// The file first: what is printed may go nowhere.
 fn show(report: &Report, args: &TrainArgs) -> Result<()> {
-    println!("\n{}", report.table());
-    if let Some(share) = report.share_of_rule() {
-        println!("share of the known rule's reward: {:.1}%", 100.0 * share);
-    }
-    println!("{:.1} s", report.seconds);
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report)?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
+    say(format_args!("\n{}", report.table()))?;
+    if let Some(share) = report.share_of_rule() {
+        say(format_args!("share of the known rule's reward: {:.1}%", 100.0 * share))?;
+    }
+    say(format_args!("{:.1} s", report.seconds))?;
     Ok(())
+}
+
+/// Prints a line. A reader that has gone away, such as `head`, ends nothing.
+fn say(line: fmt::Arguments<'_>) -> io::Result<()> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
 }

@@ -3,11 +3,11 @@
 //! Everything that can be wrong with a price history is found here, before any memory is declared or step launched. Nothing
 //! is repaired: a filled gap or a dropped row would be a made-up price.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
+use stepgraph::file;
 
 /// Days without any price that a history may have between two rows. The longest closure since 1990, in September 2001, left 7
 /// days between two closes; more than this is missing data.
@@ -144,12 +144,23 @@ impl Prices {
     /// # Errors
     /// The first thing that is wrong, with its line and column.
     pub(crate) fn load(path: &Path) -> Result<Self, MarketError> {
-        let file = File::open(path).map_err(|source| MarketError::Open { path: path.to_owned(), source })?;
-        let file = BufReader::new(file);
+        let bytes = file::read(path).map_err(|source| MarketError::Open { path: path.to_owned(), source })?;
         if path.extension().is_some_and(|extension| extension == "gz") {
-            Self::read(GzDecoder::new(file))
+            Self::unpack(&bytes)
         } else {
-            Self::read(file)
+            Self::read(&bytes)
+        }
+    }
+
+    /// Reads compressed CSV text, in one piece or in several behind each other.
+    ///
+    /// # Errors
+    /// As [`Prices::read`], and bytes that are no complete gzip file.
+    pub(crate) fn unpack(gzip: &[u8]) -> Result<Self, MarketError> {
+        let mut text = Vec::new();
+        match MultiGzDecoder::new(gzip).read_to_end(&mut text) {
+            Ok(_) => Self::read(&text),
+            Err(error) => Err(MarketError::Damaged { line: line_ends(&text), reason: error.to_string() }),
         }
     }
 
@@ -157,14 +168,18 @@ impl Prices {
     ///
     /// # Errors
     /// The first thing that is wrong, with its line and column.
-    pub(crate) fn read(text: impl Read) -> Result<Self, MarketError> {
+    pub(crate) fn read(text: &[u8]) -> Result<Self, MarketError> {
         let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text);
         let mut records = reader.records();
-        let mut line = 0;
+        let (mut line, mut counted) = (1, 0);
         let mut next = || match records.next() {
             None => Ok(None),
             Some(Ok(record)) => {
-                line = record.position().map_or(line + 1, csv::Position::line);
+                // The reader's own count lags where lines end in two bytes, of which it has only seen the first.
+                let from = record.position().map_or(counted, |position| position.byte() as usize);
+                let start = from + text[from..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+                line += line_ends(&text[counted..start]);
+                counted = start;
                 Ok(Some((line, record)))
             }
             Some(Err(error)) => Err(MarketError::Damaged { line, reason: error.to_string() }),
@@ -207,6 +222,10 @@ impl Prices {
         }
         Ok(())
     }
+}
+
+fn line_ends(text: &[u8]) -> u64 {
+    text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 fn stocks_of(header: &csv::StringRecord) -> Result<Vec<String>, MarketError> {

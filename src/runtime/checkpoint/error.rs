@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use crate::ir::{DType, Shape};
 use crate::runtime::RuntimeError;
 
-/// A checkpoint that cannot be written, read, or taken over. Every variant about a file names it.
+/// A checkpoint that cannot be written, read, or taken over. Every variant about a file names it. What the system says is part of
+/// the message, and so not a source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -17,20 +18,20 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// A failure that nobody has been told of comes first. Nothing new was started.
-    #[error("an earlier checkpoint failed: {source}")]
+    #[error("an earlier checkpoint failed: {cause}")]
     Earlier {
         /// The failure.
-        source: Box<CheckpointError>,
+        cause: Box<CheckpointError>,
     },
     /// The folder is there and can be written, and the disk has room.
-    #[error("cannot write {}: {doing}: {source}; a file of that name is as it was", path.display())]
+    #[error("cannot write {}: {doing}: {cause}; a file of that name is as it was", path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// What was tried.
         doing: &'static str,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A program can be written down as safetensors.
     #[error("a checkpoint of this program cannot be written: {reason}")]
@@ -56,12 +57,12 @@ pub enum CheckpointError {
         source: RuntimeError,
     },
     /// The file can be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {cause}", path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A checkpoint is one file.
     #[error("{} is a folder: name a checkpoint file in it", path.display())]

@@ -63,7 +63,11 @@ impl CheckpointFolder {
     /// A folder that cannot be made or read.
     pub fn open(path: impl Into<PathBuf>, keep: usize) -> Result<Self, CheckpointError> {
         let path = path.into();
-        fs::create_dir_all(&path).map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+        fs::create_dir_all(&path).map_err(|cause| CheckpointError::Write {
+            path: path.clone(),
+            doing: "making the folder",
+            cause,
+        })?;
         for name in names(&path)? {
             if name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1) {
                 remove(&path.join(name));
@@ -138,7 +142,7 @@ impl CheckpointFolder {
         let begun = self.path.join(format!("{}best{}", UNFINISHED.0, UNFINISHED.1));
         let failed = |doing| {
             let path = best.clone();
-            move |source| CheckpointError::Write { path, doing, source }
+            move |cause| CheckpointError::Write { path, doing, cause }
         };
         if begun.exists() {
             remove(&begun);
@@ -220,7 +224,7 @@ fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
         let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
         names.collect::<std::io::Result<Vec<_>>>()
     });
-    let names = entries.map_err(|source| CheckpointError::Read { path: folder.to_owned(), source })?;
+    let names = entries.map_err(|cause| CheckpointError::Read { path: folder.to_owned(), cause })?;
     Ok(names.into_iter().flatten().collect())
 }
 

@@ -20,7 +20,7 @@ pub(super) struct CheckpointFile {
 
 impl CheckpointFile {
     pub(super) fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
+        let unreadable = |cause| CheckpointError::Read { path: path.to_owned(), cause };
         if fs::metadata(path).map_err(unreadable)?.is_dir() {
             return Err(CheckpointError::IsFolder { path: path.to_owned() });
         }

@@ -98,7 +98,7 @@ impl Checkpoints {
         self.failed.retain(|progress| progress.has_failed());
         let untold = self.failed.iter().position(|progress| Arc::strong_count(progress) == 1);
         match untold.and_then(|at| self.failed.remove(at).take_failure()) {
-            Some(failure) => Err(CheckpointError::Earlier { source: Box::new(failure) }),
+            Some(failure) => Err(CheckpointError::Earlier { cause: Box::new(failure) }),
             None => Ok(()),
         }
     }
@@ -119,11 +119,8 @@ impl Checkpoints {
             let result = write(job);
             reporter.0.end(result);
         });
-        let thread = thread.map_err(|source| CheckpointError::Write {
-            path,
-            doing: "starting the thread that writes",
-            source,
-        })?;
+        let thread =
+            thread.map_err(|cause| CheckpointError::Write { path, doing: "starting the thread that writes", cause })?;
         self.running = Some(Running { thread, progress: Arc::clone(&progress) });
         Ok(CheckpointTicket { progress })
     }
@@ -150,7 +147,7 @@ fn write(mut job: Job) -> Result<Written, CheckpointError> {
     let path = job.path.clone();
     let failed = |doing| {
         let path = path.clone();
-        move |source: io::Error| CheckpointError::Write { path, doing, source }
+        move |cause: io::Error| CheckpointError::Write { path, doing, cause }
     };
     let place = file::place_of(&path).map_err(failed("looking at what stands there"))?;
     let folder = file::folder_of(&place);
@@ -184,7 +181,7 @@ fn unfinished_in(folder: &Path) -> io::Result<NamedTempFile> {
 /// Writes header and tensors, and the checksum last; gives the file's length.
 fn fill(file: &mut NamedTempFile, job: &mut Job) -> Result<u64, CheckpointError> {
     let failed =
-        |source: io::Error| CheckpointError::Write { path: job.path.clone(), doing: "writing its contents", source };
+        |cause: io::Error| CheckpointError::Write { path: job.path.clone(), doing: "writing its contents", cause };
     let mut out =
         Hashed { out: BufWriter::with_capacity(BUFFER, file.as_file_mut()), hash: blake3::Hasher::new(), bytes: 0 };
     out.put(&job.header.bytes).map_err(failed)?;
