@@ -224,6 +224,22 @@ fn dumps_replace_files_alone() {
     assert_eq!(floats(&target, "sum").len(), 4);
 }
 
+/// Protects: a dump that could not be read again is not written, and a program without steps says so.
+#[test]
+fn odd_programs_are_told() {
+    let folder = folder(&[1.0; 4]);
+    let spec = "program = \"odd\"\n[output]\n__metadata__ = [2]\n[s.main]\n__metadata__ = { map = \"1.0\" }\n";
+    std::fs::write(folder.path().join("odd.toml"), spec).expect("written");
+    let done = stepgraph(folder.path(), &["run", "odd.toml", "--device", "host", "--dump", "odd.safetensors"]);
+    assert_eq!(done.code, 1);
+    assert!(done.err.contains("keep the name"), "{}", done.err);
+    assert!(!folder.path().join("odd.safetensors").exists());
+    std::fs::write(folder.path().join("none.toml"), "program = \"none\"\n").expect("written");
+    let done = stepgraph(folder.path(), &["run", "none.toml", "--device", "host"]);
+    assert_eq!(done.code, 1);
+    assert!(done.err.contains("has no steps"), "{}", done.err);
+}
+
 /// Protects: exit code 2 for whatever the command line gets wrong, 1 for files that are no specs.
 #[test]
 fn exit_codes_tell_usage_from_data() {

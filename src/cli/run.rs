@@ -89,6 +89,7 @@ pub(super) fn step_of<'a>(program: &'a ValidProgram, asked: Option<&'a str>) -> 
     match (asked, &names[..]) {
         (Some(step), _) => Ok(step),
         (None, [only]) => Ok(only),
+        (None, []) => Err(Failure::program("the program has no steps: declare one, as [STEP.PHASE]")),
         (None, _) => {
             Err(Failure::usage(format_args!("the program has the steps {}: name one with --step", names.join(", "))))
         }

@@ -91,6 +91,9 @@ pub(super) fn collect(session: &mut Session, program: &Program) -> Result<Vec<(S
     Ok(found)
 }
 
+/// The safetensors format keeps this name for its metadata.
+const RESERVED: &str = "__metadata__";
+
 /// Where a file of this name goes; an error where it cannot, so that it comes before the work and not after it.
 pub(super) fn place(path: &Path) -> Result<PathBuf, Failure> {
     file::place_of(path).map_err(|error| Failure::program(format_args!("cannot write {}: {error}", path.display())))
@@ -101,6 +104,9 @@ pub(super) fn save(path: &Path, tensors: &[(String, TensorData)]) -> Result<(), 
     let wrong =
         |what: &dyn std::fmt::Display| Failure::program(format_args!("cannot write {}: {what}", path.display()));
     let place = place(path)?;
+    if tensors.iter().any(|(name, _)| name == RESERVED) {
+        return Err(wrong(&format!("safetensors files keep the name `{RESERVED}`: rename the buffer or scalar")));
+    }
     let views = tensors.iter().map(|(name, data)| {
         let shape = data.shape.dims().iter().map(|&dim| dim as usize).collect();
         TensorView::new(safetensors_dtype(data.dtype), shape, &data.bytes).map(|view| (name.as_str(), view))

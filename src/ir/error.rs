@@ -59,6 +59,16 @@ pub enum ProgramError {
         /// What to do.
         remedy: &'static str,
     },
+    /// Initial values are such that the buffer can hold them: bounds and deviations are finite and at least 0.
+    #[error("`{buffer}` starts as {found}, expected {expected}: correct `init`")]
+    BadInit {
+        /// The buffer.
+        buffer: String,
+        /// The constant, bound or deviation.
+        found: f32,
+        /// What is possible.
+        expected: &'static str,
+    },
     /// A handle is used in the program that made it.
     #[error("node `{node}`: {part} is a handle of another program: declare it in this one")]
     ForeignHandle {

@@ -56,11 +56,30 @@ fn init_error(buffer: &Buffer) -> Option<ProgramError> {
     let is_random = matches!(buffer.init, Init::Uniform { .. } | Init::Normal { .. });
     let is_float = matches!(buffer.dtype, DType::F32 | DType::Bf16);
     let matters = matches!(buffer.role, Role::Param | Role::State);
-    (is_random && !is_float && matters).then(|| ProgramError::UnsupportedType {
-        what: buffer.name.clone(),
-        found: buffer.dtype,
-        remedy: "random initial values need a float buffer",
-    })
+    if !matters {
+        return None;
+    }
+    if is_random && !is_float {
+        return Some(ProgramError::UnsupportedType {
+            what: buffer.name.clone(),
+            found: buffer.dtype,
+            remedy: "random initial values need a float buffer",
+        });
+    }
+    let is_spread = |value: f32| value.is_finite() && value >= 0.0;
+    // The bounds are powers of two, which f32 holds; the upper ones are the first values that are too large.
+    let (found, fits, expected) = match (buffer.init, buffer.dtype) {
+        (Init::Uniform { bound }, _) => (bound, is_spread(bound), "a bound of at least 0"),
+        (Init::Normal { std }, _) => (std, is_spread(std), "a deviation of at least 0"),
+        (Init::Constant(value), DType::I32) => {
+            (value, (-2_147_483_648.0..2_147_483_648.0).contains(&value.trunc()), "a value that i32 holds")
+        }
+        (Init::Constant(value), DType::U32) => {
+            (value, (0.0..4_294_967_296.0).contains(&value.trunc()), "a value that u32 holds")
+        }
+        (Init::Constant(_), DType::F32 | DType::Bf16) | (Init::Zeros, _) => return None,
+    };
+    (!fits).then(|| ProgramError::BadInit { buffer: buffer.name.clone(), found, expected })
 }
 
 fn group(program: &Program, id: GroupId, owners: &mut [Option<GroupId>], report: &mut Report<'_>) {

@@ -84,7 +84,9 @@ impl<'d> StepReader<'_, '_, 'd> {
         };
         let text = self.cx.text(entry, "an argument")?;
         if let Some(name) = text.text.strip_prefix('=') {
-            return Some(Given::New(name.trim().to_owned(), text.whole()));
+            let name = name.trim();
+            self.is_new(name, &text.whole())?;
+            return Some(Given::New(name.to_owned(), text.whole()));
         }
         if param.class == ParamClass::Const && !self.names_memory(&text) {
             return self.cx.constant(entry, param.dtype).map(|value| Given::Known(Arg::Const(value), text.whole()));

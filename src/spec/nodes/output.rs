@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use super::StepReader;
 use crate::entity::ValueId;
-use crate::ir::{DType, Expr, IndexTerm, Item, Scatter, ScatterRule, Shape, Store, Symbol, Target, ValueType, View};
+use crate::ir::{
+    DType, Expr, IndexTerm, Item, Role, Scatter, ScatterRule, Shape, Store, Symbol, Target, ValueType, View,
+};
 use crate::spec::document::{Fields, Span, Text};
 use crate::spec::error::SpecError;
 use crate::spec::expr::Lowering;
@@ -65,9 +67,23 @@ impl<'d> StepReader<'_, '_, 'd> {
 
     fn output_text(&mut self, text: &Text<'_>) -> Option<OutputText> {
         if let Some(name) = text.text.strip_prefix('=') {
-            return Some(self.own_output(name.trim(), &text.whole()));
+            let name = name.trim();
+            self.is_new(name, &text.whole())?;
+            return Some(self.own_output(name, &text.whole()));
         }
         syntax::place(self.cx, text).map(OutputText::Known)
+    }
+
+    /// Whether a name with `=` before it names a `Temp`, new or of another step or variant: what else is declared would be
+    /// overwritten by what looks like a declaration.
+    pub(super) fn is_new(&mut self, name: &str, span: &Span) -> Option<()> {
+        let is_temp =
+            |symbol: &Symbol| matches!(symbol, Symbol::Buffer(id) if self.cx.program.buffers[*id].role == Role::Temp);
+        if self.cx.symbols.get(name).is_none_or(is_temp) {
+            return Some(());
+        }
+        let expected = "a new name: leave out the `=` to write what is declared";
+        self.cx.fail(span.clone(), SpecError::WrongKind { name: name.to_owned(), found: "declared already", expected })
     }
 
     /// What the outputs stand for.

@@ -31,6 +31,29 @@ fn random_integers() {
     breaks!(base, UnsupportedType, "random initial values need a float buffer");
 }
 
+/// Protects: an initial value that the buffer cannot hold is no other value, and no spread is below zero or infinite.
+#[test]
+fn initial_values_that_do_not_fit() {
+    let with = |name: &str, init: Init| {
+        let mut base = Base::with([fill(full("h"))]);
+        let id = base.id(name);
+        base.program.buffers[id].init = init;
+        base
+    };
+    for bound in [-1.0, f32::NAN, f32::INFINITY] {
+        breaks!(with("w", Init::Uniform { bound }), BadInit, "a bound of at least 0");
+        breaks!(with("w", Init::Normal { std: bound }), BadInit, "a deviation of at least 0");
+    }
+    for value in [-1.0, 4_294_967_296.0, f32::NAN] {
+        breaks!(with("places", Init::Constant(value)), BadInit, "a value that u32 holds");
+    }
+    for value in [0.0, -0.5, 7.9, 4_294_967_040.0] {
+        with("places", Init::Constant(value)).keeps_every_rule();
+    }
+    with("w", Init::Constant(f32::NAN)).keeps_every_rule();
+    with("w", Init::Normal { std: 0.0 }).keeps_every_rule();
+}
+
 /// Protects: a group can be laid out as one array of one type that one owner initialises.
 #[test]
 fn groups_of_unlike_buffers() {
