@@ -28,6 +28,19 @@ fn contender(name: &str, plan: StepPlan) -> Contender {
     Contender { name: name.into(), plan, planned_in: Duration::ZERO }
 }
 
+/// Protects: no plan is called faster or slower after a handful of samples, in which chance decides.
+#[test]
+fn few_samples_claim_nothing() {
+    let contenders =
+        [contender("debug", plan(&FusionPlan::debug(), 1.0)), contender("mega", plan(&FusionPlan::mega(), 1.0))];
+    for (rounds, tells) in [(1, false), (4, false), (5, true)] {
+        let options = BenchOptions { rounds, ..OPTIONS };
+        let report =
+            bench(Device::Host, &contenders, &options, |_| Ok::<_, BenchError>(()), |_| ()).expect("the host runs");
+        assert_eq!(report.to_string().contains("too few samples"), !tells, "{report}");
+    }
+}
+
 /// Protects: grouping-only plans are found bit-equal, every one is timed, and the report carries counts and a noise floor.
 #[test]
 fn equal_plans_are_compared_and_timed() {

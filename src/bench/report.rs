@@ -76,6 +76,10 @@ pub struct Timing {
     pub step_us: Spread,
 }
 
+/// Samples below which no difference is claimed: of two plans that are equally fast, all five samples of one are slower than all
+/// five of the other in 1 of C(10, 5) = 252 comparisons, with four each in 1 of 70.
+const FEWEST_ROUNDS: u32 = 5;
+
 impl BenchReport {
     /// The report of these contenders; `again` is the timing of the first one's second entry.
     pub(super) fn new(
@@ -105,6 +109,9 @@ impl BenchReport {
         }
         let first = self.contenders.first().and_then(|first| first.timing);
         let (Some(first), Some(own), Some(noise)) = (first, contender.timing, self.noise) else { return String::new() };
+        if self.rounds < FEWEST_ROUNDS {
+            return format!("too few samples to tell: take {FEWEST_ROUNDS} or more");
+        }
         let ratio = own.step_us.median / first.step_us.median;
         if (ratio - 1.0).abs() <= noise {
             return "no difference within noise".to_owned();

@@ -158,7 +158,7 @@ pub(super) struct BenchArgs {
     /// Where to run: auto (the GPU where a usable driver is found, the host otherwise), host, cuda or cuda:N.
     #[arg(long, default_value = "auto", value_parser = device)]
     pub(super) device: DeviceChoice,
-    /// Samples of each plan.
+    /// Samples of each plan; with fewer than 5 no plan is called faster.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
     /// Launches of one sample.
