@@ -275,7 +275,7 @@ pub enum ProgramError {
     },
     /// A `Temp` is written before it is read: nothing is left over from the last launch.
     #[error(
-        "node `{node}` reads `{buffer}`, which nothing has written yet in this launch: write it first, or make it State"
+        "node `{node}` reads `{buffer}`, which may hold nothing yet in this launch: write all of it first (what a branch, a loop or a guarded phase writes counts only inside of it), or make it a state"
     )]
     ReadBeforeWrite {
         /// The node.
@@ -291,8 +291,10 @@ pub enum ProgramError {
         /// The buffer.
         buffer: String,
     },
-    /// A `Temp` or `Output` is written somewhere.
-    #[error("`{buffer}` is never written in step `{step}`, but `{node}` reads it")]
+    /// A `Temp` or `Output` that a step reads is written somewhere in the step.
+    #[error(
+        "`{buffer}` is never written in step `{step}`, but `{node}` reads it: write it, or make it an input or a state"
+    )]
     NeverWritten {
         /// The step.
         step: String,
@@ -302,7 +304,7 @@ pub enum ProgramError {
         buffer: String,
     },
     /// Inputs are written by the host alone.
-    #[error("node `{node}` writes the input `{buffer}`: only the host writes inputs; write a Temp or State instead")]
+    #[error("node `{node}` writes the input `{buffer}`: only the host writes inputs; write a temp or a state instead")]
     WritesInput {
         /// The node.
         node: String,

@@ -61,7 +61,11 @@ fn bodies_may_not_run() {
     let mut other_branch = Base::new();
     let bodies = [other_branch.loose(fill(full("h"))), other_branch.loose(copy(full("h"), full("s")))];
     other_branch.add(conditional(vec![bodies[0]], vec![bodies[1]]));
-    breaks!(other_branch, ReadBeforeWrite, "`h`");
+    breaks!(
+        other_branch,
+        ReadBeforeWrite,
+        "`h`, which may hold nothing yet in this launch: write all of it first (what a branch,"
+    );
 
     let mut before = Base::with([fill(full("h"))]);
     let body = vec![before.loose(copy(full("h"), full("s"))), before.loose(fill(boxed("h", &[(0, 1), (0, 8)])))];
