@@ -42,14 +42,17 @@ export STEPGRAPH_REQUIRE_GPU=1
 export STEPGRAPH_CACHE="${STEPGRAPH_CACHE:-$PWD/cache}"
 export RUST_BACKTRACE=0
 parts="${*:-tests sanitizer examples}"
+# Seconds after which a part is ended: a device that does not come back must not hold the machine.
+limit="${STEPGRAPH_LIMIT:-600}"
 failed=0
 
 run() {
     local log="$OUT/$1.log"
     shift
     printf '\n== %s\n' "$*"
-    "$@" > >(tee "$log") 2>&1
+    timeout "$limit" "$@" > >(tee "$log") 2>&1
     local code=$?
+    [ $code -ne 124 ] || echo "did not end within $limit s: the last line of $log says where it was"
     [ $code -eq 0 ] || { echo "failed with exit code $code"; failed=1; }
 }
 
