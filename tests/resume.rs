@@ -24,6 +24,7 @@ example_modules! {
     "../examples/dqn/keeper.rs" keeper,
     "../examples/dqn/market.rs" market,
     "../examples/dqn/network.rs" network,
+    "../examples/dqn/places.rs" places,
     "../examples/dqn/replay.rs" replay,
     "../examples/dqn/report.rs" report,
     "../examples/dqn/schedule.rs" schedule,
@@ -199,15 +200,35 @@ fn other_checkpoints_are_refused() {
 #[test]
 fn a_used_folder_is_for_resuming() {
     let folder = tempfile::tempdir().expect("a folder");
-    keeper::refuse_used(folder.path()).expect("an empty folder");
+    places::check_checkpoints(folder.path(), true).expect("an empty folder");
     let fold = folder.path().join("fold-002");
     std::fs::create_dir(&fold).expect("a folder");
-    keeper::refuse_used(folder.path()).expect("nothing that would be replaced");
+    places::check_checkpoints(folder.path(), true).expect("nothing that would be replaced");
     for name in ["best.safetensors", "step-7.safetensors"] {
         std::fs::write(fold.join(name), "").expect("written");
-        let error = keeper::refuse_used(folder.path()).expect_err("an earlier run").to_string();
+        let error = places::check_checkpoints(folder.path(), true).expect_err("an earlier run").to_string();
         assert!(error.contains(&format!("{name} is of an earlier run: go on with --resume")), "{error}");
     }
+}
+
+/// Protects: a place that cannot be written is told before a run; looking at places leaves nothing and changes nothing.
+#[test]
+fn places_are_looked_at_before_a_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (results, text) = (folder.path().join("results.json"), "of an earlier run");
+    places::check_results(&results).expect("a new file");
+    assert!(!results.exists());
+    std::fs::write(&results, text).expect("written");
+    places::check_results(&results).expect("a file");
+    assert_eq!(std::fs::read_to_string(&results).expect("a file"), text);
+    let refused = |path: &Path| format!("{:#}", places::check_results(path).expect_err("no place"));
+    assert!(refused(folder.path()).contains("name a file in it"));
+    assert!(refused(&folder.path().join("none/results.json")).contains("cannot write"));
+
+    places::check_checkpoints(&folder.path().join("new/run"), true).expect("it is made");
+    let error = places::check_checkpoints(&results, true).expect_err("a file").to_string();
+    assert!(error.contains("cannot make the folder"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2);
 }
 
 /// Protects: a checkpoint of another program is refused.

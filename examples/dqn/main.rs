@@ -16,6 +16,7 @@ mod market;
 mod measure;
 mod network;
 mod overhead;
+mod places;
 mod replay;
 mod report;
 mod schedule;
@@ -34,10 +35,9 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
-use stepgraph::file;
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{Device, RuntimeError};
 
@@ -191,7 +191,12 @@ fn verify_files(args: &verify_command::Args) -> Result<ExitCode> {
 
 fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     let device: Device = args.device.parse()?;
-    check_places(args)?;
+    if let Some(path) = &args.json {
+        places::check_results(path)?;
+    }
+    if let Some(folder) = &args.checkpoint_dir {
+        places::check_checkpoints(folder, args.resume.is_none())?;
+    }
     let (setup, prices) = (setup_of(args, device), prices_of(args)?);
     let folds = walk_forward(prices.days(), &setup.folds)?;
     let fusion = FusionPlan::named(&args.plan).context("no such plan")?;
@@ -246,22 +251,6 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
     };
     show(&report, args)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a run writes at its end can be written, and nothing of another run gets lost: told before hours of training, not after.
-fn check_places(args: &TrainArgs) -> Result<()> {
-    if let Some(path) = &args.json {
-        let cannot = || format!("cannot write {}", path.display());
-        ensure!(!path.is_dir(), "{}: it is a folder: name a file in it", cannot());
-        ensure!(file::folder_of(path).is_dir(), "{}: there is no such folder: make it first", cannot());
-    }
-    if let Some(folder) = &args.checkpoint_dir {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        if args.resume.is_none() {
-            keeper::refuse_used(folder)?;
-        }
-    }
-    Ok(())
 }
 
 /// What a run was asked to do, as its checkpoints remember it. Sizes are part of the program, which they check by itself.
@@ -368,18 +357,18 @@ fn judge_fold(
     })
 }
 
-/// The file first: what is printed may go nowhere.
+/// Writes and prints the results; where one of both fails, the other is done nevertheless.
 fn show(report: &Report, args: &TrainArgs) -> Result<()> {
-    if let Some(path) = &args.json {
+    let saved = args.json.as_ref().map_or(Ok(()), |path| {
         let text = serde_json::to_string_pretty(report)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    });
     say(format_args!("\n{}", report.table()))?;
     if let Some(share) = report.share_of_rule() {
         say(format_args!("share of the known rule's reward: {:.1}%", 100.0 * share))?;
     }
     say(format_args!("{:.1} s", report.seconds))?;
-    Ok(())
+    saved
 }
 
 /// Prints a line. A reader that has gone away, such as `head`, ends nothing.
