@@ -446,6 +446,7 @@ fn gpu_tests_without_kernels_pass() {
         "lifetime::everything_can_be_dropped_in_any_order",
         "lifetime::sessions_tickets_and_handles_are_dropped_in_any_order",
         "lifetime::a_hundred_builds_leave_nothing_behind",
+        "lifetime::bodies_hold_no_memory_nodes",
         "lifetime::the_dump_names_every_node",
         "lifetime::the_users_context_and_stream_are_used",
     ];

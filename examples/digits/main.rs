@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use stepgraph::plan::{FusionPlan, Repeat, Target};
+use stepgraph::plan::{FusionPlan, PlanError, Repeat, Target};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 
 /// The data set, so that the example runs from anywhere.
@@ -71,6 +71,9 @@ fn main() -> ExitCode {
 
 /// 1: the data or the program is wrong; 2: the command line is; 3: the device failed.
 fn exit_code(error: &anyhow::Error) -> u8 {
+    if matches!(error.downcast_ref::<PlanError>(), Some(PlanError::LoopOfParts { .. })) {
+        return 2;
+    }
     match error.downcast_ref::<RuntimeError>() {
         Some(RuntimeError::UnknownDevice { .. }) => 2,
         Some(error) if error.is_device_failure() => 3,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 use stepgraph::Builder;
+use stepgraph::builder::Bound;
 use stepgraph::cuda::Context;
 use stepgraph::cuda::nvrtc::Nvrtc;
 use stepgraph::emit::cache::Cache;
@@ -202,6 +203,37 @@ fn the_dump_names_every_node() {
     }
     assert!(dump.contains("optimiser.adam: kernel adam grid"), "{dump}");
     assert!(!dump.contains(" 0x"), "{dump}");
+}
+
+/// Protects: bodies of conditionals hold kernels alone, whatever a memcpy or memset node could do; outside of them such nodes are
+/// used.
+#[test]
+fn bodies_hold_no_memory_nodes() {
+    let Some(device) = real_device() else { return };
+    let mut p = Builder::new("bodies");
+    let on = p.host_scalar("on", 1u32);
+    let x = p.state::<f32>("x", [6, 8], Init::Zeros);
+    let y = p.output::<f32>("y", [6, 8]);
+    p.step("run", |s| {
+        s.phase("main", |f| {
+            f.copy("outside", x, y);
+            f.fill("clear", x, 1.0);
+            f.when("if", on, |b| {
+                b.copy("inside", x.cols(0..3), y.cols(2..5));
+                b.repeat("loop", Bound::Const(2), None, None, |c| c.fill("some", x.rows(1..3), 2.0));
+            });
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let session = Session::open(device, [plan(&program, "run", &FusionPlan::mega())]).expect("it opens");
+    let dump = session.dump("run", None).expect("planned").expect("a device");
+    let is_memory = |line: &&str| line.contains(": memcpy") || line.contains(": memset");
+    let (inside, outside): (Vec<&str>, Vec<&str>) =
+        dump.lines().filter(is_memory).partition(|line| line.starts_with("    "));
+    assert!(inside.is_empty() && outside.len() == 2, "{dump}");
+    for name in ["main.inside: kernel", "main.some: kernel"] {
+        assert!(dump.contains(name), "{dump}");
+    }
 }
 
 /// Protects: two sessions on one device do not disturb each other: one trains to the same bits while others come and go.

@@ -46,10 +46,10 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// The device keeps a copy of the state until it is written.
-    #[error("the state could not be copied: {0}")]
+    #[error("the state could not be copied")]
     Device(#[source] RuntimeError),
     /// The device takes what a checked file holds.
-    #[error("{} was only partly restored, reset the session or resume again: {source}", path.display())]
+    #[error("{} was only partly restored: reset the session or resume again", path.display())]
     Restore {
         /// The file.
         path: PathBuf,
