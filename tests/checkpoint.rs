@@ -359,6 +359,17 @@ fn each_wrong_file_has_its_own_error() {
     assert!(matches!(wrong(b"just some text, not a header"), E::NotSafetensors { .. }));
     assert!(matches!(wrong(&[&[16, 0, 0, 0, 0, 0, 0, 0][..], b"not json at all!"].concat()), E::NotSafetensors { .. }));
     assert!(matches!(wrong(&[&bytes[..], b"more"].concat()), E::Damaged { .. }));
+    // Tensors whose bytes reach the end of 64 bits: together with the header they would be counted beyond it.
+    let (most, mut start) = ((1u64 << 61) - 1, 0u64);
+    let mut endless = String::from("{\"__metadata__\":{\"stepgraph.format\":\"1\"}");
+    for (at, bytes) in std::iter::repeat_n(most, 8).chain([7]).enumerate() {
+        let end = start + bytes;
+        endless += &format!(",\"{at}\":{{\"dtype\":\"U8\",\"shape\":[{bytes}],\"data_offsets\":[{start},{end}]}}");
+        start = end;
+    }
+    endless.push('}');
+    let length = (endless.len() as u64).to_le_bytes();
+    assert!(matches!(wrong(&[&length[..], endless.as_bytes()].concat()), E::Truncated { expected: u64::MAX, .. }));
     let plain =
         safetensors::serialize::<&str, safetensors::tensor::TensorView<'_>, _>([], None).expect("an empty file");
     assert!(matches!(wrong(&plain), E::NotACheckpoint { .. }));

@@ -180,3 +180,33 @@ fn without_a_launch_there_is_nothing_to_find() {
     session.reset().expect("the host resets");
     assert_eq!(session.first_non_finite().expect("the host reads"), None);
 }
+
+/// Protects: what came from outside is told apart element by element: a node that writes a part of a buffer is not blamed for the
+/// rest, and nor is the node that reads the rest.
+#[test]
+fn what_is_written_in_part_came_from_outside_in_part() {
+    let mut p = Builder::new("part");
+    let w = p.state::<f32>("w", [4], Init::Zeros);
+    let y = p.output::<f32>("y", [4]);
+    p.step("step", |s| {
+        s.phase("main", |f| {
+            let low = w.slice(0, 0..2);
+            f.map_to("low", low, low * 2.0f32);
+            f.map_to("out", y, w + 1.0f32);
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    for name in FusionPlan::NAMES {
+        let fusion = FusionPlan::named(name).expect("a name");
+        let plan = program.plan("step", &fusion, &Target::default(), &Tuning::default()).expect("it plans");
+        let mut session = Session::open(Device::Host, [plan]).expect("the host is there");
+        for (place, node) in [(3, None), (1, Some("main.low"))] {
+            let mut values = [0.0; 4];
+            values[place] = f32::NAN;
+            session.load(w, &values).expect("a state");
+            session.launch("step").expect("the host runs");
+            let first = session.first_non_finite().expect("the host reads");
+            assert_eq!(facts(first), found(node, "w", place as u64), "{name}");
+        }
+    }
+}

@@ -254,3 +254,91 @@ fn lanes_are_stopped_one_by_one_or_together() {
     all.clear();
     assert_eq!(run(&mut session), [10, 5]);
 }
+
+/// Protects: a link may take over what another brought, in whatever order both are declared: what a link writes belongs to the lane
+/// that reads it, and is copied on from there.
+#[test]
+fn links_form_chains_in_any_order() {
+    let mut p = Builder::new("chain");
+    let w = p.param::<f32>("w", [4], Init::Constant(1.0));
+    let [there, back] = ["there", "back"].map(|name| p.state::<f32>(name, [4], Init::Zeros));
+    let [passed, returned] = ["passed", "returned"].map(|name| p.output::<f32>(name, [4]));
+    p.step("train", |s| {
+        s.phase("main", |f| {
+            f.map_to("w", w, w + 1.0f32);
+            f.map_to("returned", returned, back * 1.0f32);
+        });
+    });
+    p.step("pass", |s| {
+        s.phase("main", |f| {
+            f.map_to("passed", passed, there * 1.0f32);
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let links = || [Link::new("forth").copy(w, there), Link::new("back").copy(there, back)];
+    let open = |links: Vec<Link>| {
+        let builder = Session::builder().lane("side", [plan(&program, "pass")]);
+        links.into_iter().fold(builder, SessionBuilder::link).open(Device::Host, [plan(&program, "train")])
+    };
+    for links in [links().to_vec(), links().into_iter().rev().collect()] {
+        let mut session = open(links).expect("it opens");
+        for (link, expected) in [("forth", 0.0), ("back", 2.0)] {
+            session.launch("train").expect("it launches");
+            session.publish(link).expect("it publishes");
+            assert_eq!(session.read(back).expect("a state"), [expected; 4]);
+        }
+    }
+    let itself = open(vec![Link::new("itself").copy(there, there)]).expect_err("it joins nothing").to_string();
+    assert!(itself.contains("source and target are both of lane `side`"), "{itself}");
+}
+
+/// Protects: members of a group that no step writes, such as frozen weights, do not count as another lane's.
+#[test]
+fn groups_with_frozen_members_are_published() {
+    let mut p = Builder::new("frozen");
+    let learned = p.param::<f32>("learned", [5], Init::Constant(2.0));
+    let frozen = p.param::<f32>("frozen", [7], Init::Constant(3.0));
+    let weights = p.group("weights", &[frozen, learned]);
+    let seen = p.group_like("seen", weights, stepgraph::ir::Role::State);
+    let seen_frozen = p.tensor::<f32>("seen.frozen");
+    let shown = p.output::<f32>("shown", [7]);
+    let mut step = |name: &str, target: Tensor<f32>, value: stepgraph::builder::Val<f32>| {
+        p.step(name, |s| {
+            s.phase("main", |f| {
+                f.map_to("node", target, value);
+            });
+        });
+    };
+    step("train", learned, learned + 1.0f32);
+    step("look", shown, seen_frozen * 2.0f32);
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let mut session = Session::builder()
+        .lane("trainer", [plan(&program, "train")])
+        .link(Link::new("weights").copy(weights, seen))
+        .open(Device::Host, [plan(&program, "look")])
+        .expect("it opens");
+    session.launch("train").expect("it launches");
+    session.publish("weights").expect("it publishes");
+    let look = session.launch("look").expect("it launches");
+    assert_eq!(look.wait(&mut session).expect("it ran").read(shown).expect("an output"), [6.0; 7]);
+    let published = session.read(seen).expect("a group");
+    assert_eq!(published, session.read(weights).expect("a group"));
+    assert_eq!(session.read(learned).expect("a parameter"), [3.0; 5]);
+}
+
+/// Protects: a session whose plans are all on lanes of their own runs as any other, and one without any plan is refused.
+#[test]
+fn the_main_lane_may_be_empty() {
+    let shared = shared();
+    let mut session = Session::builder()
+        .lane("side", [plan(&shared.program, "train")])
+        .lane("idle", [])
+        .open(Device::Host, [])
+        .expect("it opens");
+    session.load(shared.w, &[1.0; 4]).expect("a parameter");
+    session.launch("train").expect("it launches").wait(&mut session).expect("it ran");
+    assert_eq!(session.read(shared.w).expect("a parameter").len(), 4);
+    assert!(session.report().to_string().contains("persistent"), "{}", session.report());
+    let error = Session::builder().lane("idle", []).open(Device::Host, []).expect_err("nothing to run").to_string();
+    assert!(error.contains("at least one plan"), "{error}");
+}

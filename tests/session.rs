@@ -1,8 +1,9 @@
 //! Sessions on the host: what they keep, what they refuse, and that results never mix.
 
 use stepgraph::Builder;
+use stepgraph::builder::Val;
 use stepgraph::handle::{Scalar, Tensor};
-use stepgraph::ir::{ConstValue, DType, Init};
+use stepgraph::ir::{ConstValue, DType, Init, ScatterRule};
 use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
@@ -411,4 +412,34 @@ fn handles_have_the_type_of_their_memory() {
     let mut session = f.open();
     let forged = Tensor::<u32>::new(f.w.tag, f.w.place);
     assert!(matches!(session.read(forged), Err(RuntimeError::WrongType { .. })));
+}
+
+/// Protects: a launch that fails half-way has overwritten what it reached, and earlier tickets say so in place of reading it.
+#[test]
+fn a_ticket_never_reads_what_a_failed_launch_wrote() -> Result<(), RuntimeError> {
+    let mut p = Builder::new("failing");
+    let stride = p.host_scalar("stride", 1u32);
+    let count = p.device_scalar("count", 0u32);
+    let places = p.state::<f32>("places", [4], Init::Zeros);
+    p.step("store", |s| {
+        s.phase("main", |f| {
+            f.set("tick", count, count + 1u32);
+            let place = Val::<u32>::index(0) * stride;
+            f.map_node("store").over([2]).scatter(places, [place.into()], ScatterRule::Unique, 1.0f32).done();
+            f.after("store", &["tick"]);
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let plan = program.plan("store", &FusionPlan::mega(), &Target::default(), &Tuning::default()).expect("it plans");
+    let mut session = Session::open(Device::Host, [plan])?;
+    let ticket = session.launch("store")?;
+    assert_eq!(ticket.wait(&mut session)?.read_scalar(count)?, 1);
+    session.set(stride, 0)?;
+    assert!(message(session.launch("store")).contains("`unique`"));
+    assert!(message(ticket.wait(&mut session)?.read_scalar(count)).contains("a later launch of step `store`"));
+    assert_eq!(session.read_scalar(count)?, 2, "what is there now can be read");
+    session.set(stride, 1)?;
+    let ticket = session.launch("store")?;
+    assert_eq!(ticket.wait(&mut session)?.read_scalar(count)?, 3);
+    Ok(())
 }

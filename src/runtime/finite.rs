@@ -58,8 +58,8 @@ impl Session {
         let order = Order::After(self.lanes.of_plan(index));
         let touched = Touched::of(&plan);
         let mut search = Search { session: self, plan: &plan, order };
-        for resource in &touched.only_read {
-            if let Some(found) = search.look(*resource, None, &[])? {
+        for resource in &touched.reads {
+            if let Some(found) = search.look(*resource, None, &touched.writes)? {
                 return Ok(Some(found));
             }
         }
@@ -87,7 +87,8 @@ struct Write {
 /// What a plan touches.
 #[derive(Default)]
 struct Touched {
-    only_read: Vec<Resource>,
+    /// What nodes read, temps left out; what nodes write too is told apart element by element.
+    reads: Vec<Resource>,
     writes: Vec<Write>,
 }
 
@@ -98,11 +99,9 @@ impl Touched {
         for graph in plan.graphs() {
             touched.body(plan, &graph.body, false, &mut reads);
         }
-        let is_written = |read: &Resource| touched.writes.iter().any(|write| same_memory(&write.resource, read));
-        reads.retain(|read| !is_written(read));
         for read in reads {
-            if !touched.only_read.contains(&read) {
-                touched.only_read.push(read);
+            if !is_temp(plan, &read) && !touched.reads.contains(&read) {
+                touched.reads.push(read);
             }
         }
         touched
@@ -125,12 +124,9 @@ impl Touched {
     }
 }
 
-fn same_memory(a: &Resource, b: &Resource) -> bool {
-    match (a, b) {
-        (Resource::View(a), Resource::View(b)) => a.buffer == b.buffer,
-        (Resource::Scalar(a), Resource::Scalar(b)) => a == b,
-        _ => false,
-    }
+/// A temp holds nothing that nobody wrote.
+fn is_temp(plan: &StepPlan, resource: &Resource) -> bool {
+    matches!(resource, Resource::View(view) if plan.program().program().buffers[view.buffer].role == Role::Temp)
 }
 
 impl Write {

@@ -60,10 +60,9 @@ pub(super) fn open(
         let of_lane = plans.iter().zip(&layout.lane_of).filter(|&(_, &of)| of == lane && of != 0);
         HostScratch::for_arenas(of_lane.map(|(plan, _)| plan.arena()))
     };
-    let main = plans.iter().zip(&layout.lane_of).filter(|&(_, &of)| of == 0).map(|(plan, _)| plan.arena());
     Ok(Box::new(HostBackend {
         executors: plans.iter().map(HostExecutor::new).collect::<Result<_, _>>()?,
-        memory: HostMemory::for_arenas(main)?,
+        memory: HostMemory::for_arenas(plans.iter().map(StepPlan::arena))?,
         in_turn: 0,
         scratch: (0..layout.lanes).map(scratch).collect::<Result<_, _>>()?,
         lane_of: layout.lane_of.clone(),

@@ -116,8 +116,13 @@ impl Lanes {
 
     /// The lane whose launches write a buffer; the main one where none do.
     pub(super) fn writer_of_buffer(&self, buffer: BufferId) -> usize {
+        self.writing_lane(buffer).unwrap_or(0)
+    }
+
+    /// The lane whose launches or links write a buffer, if any do.
+    pub(super) fn writing_lane(&self, buffer: BufferId) -> Option<usize> {
         let touched = &self.buffers[buffer];
-        touched.target.or(touched.writer.map(|plan| self.of_plan[plan])).unwrap_or(0)
+        touched.target.or(touched.writer.map(|plan| self.of_plan[plan]))
     }
 
     /// The lane whose launches write a scalar; the main one where none do.

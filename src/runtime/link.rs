@@ -14,7 +14,8 @@ use crate::plan::{Placement, StepPlan};
 /// [`Session::publish`](super::Session::publish) copies them over. In between lie two slots that belong to the session, so that
 /// the writing lane goes on at once, and the reading lane sees either all of a publication or nothing of it.
 ///
-/// Each source has the same type and shape as its target: a whole buffer each, or a whole group each.
+/// Each source has the same type and shape as its target: a whole buffer each, or a whole group each. A target may be the source of
+/// another link.
 ///
 /// ```
 /// use stepgraph::Builder;
@@ -94,21 +95,38 @@ impl Link {
         &self.name
     }
 
-    /// What a publication copies, and between which lanes; notes the targets.
-    pub(super) fn resolve(&self, plans: &[StepPlan], lanes: &mut Lanes) -> Result<LinkPlan, RuntimeError> {
+    /// Notes what the link writes, and on which lane. To be done for all links before any is resolved: one may take over what another
+    /// has brought.
+    pub(super) fn note_targets(&self, plans: &[StepPlan], lanes: &mut Lanes) -> Result<(), RuntimeError> {
+        let resolver = Resolver { link: &self.name, plan: &plans[0] };
+        for [_, to] in &self.parts {
+            let to = resolver.whole(to)?;
+            let reader = resolver.reader(&to, plans, lanes)?;
+            to.buffers.iter().for_each(|&target| lanes.is_target(target, reader));
+        }
+        Ok(())
+    }
+
+    /// What a publication copies, and between which lanes.
+    pub(super) fn resolve(&self, plans: &[StepPlan], lanes: &Lanes) -> Result<LinkPlan, RuntimeError> {
         let resolver = Resolver { link: &self.name, plan: &plans[0] };
         let mut joined: Option<(usize, usize)> = None;
         let mut copies = Vec::new();
         for [from, to] in &self.parts {
             let (from, to) = (resolver.whole(from)?, resolver.whole(to)?);
             resolver.check_alike(&from, &to)?;
-            let ends = resolver.lanes(&from, &to, plans, lanes)?;
+            let ends = (resolver.writer(&from, lanes)?, resolver.reader(&to, plans, lanes)?);
+            if ends.0 == ends.1 {
+                let lane = &lanes.names()[ends.0];
+                let remedy = "read the source, or move the step to another lane";
+                let problem = format!("source and target are both of lane `{lane}`: {remedy}");
+                return Err(resolver.wrong(to.name, problem));
+            }
             if *joined.get_or_insert(ends) != ends {
                 return Err(
                     resolver.wrong(to.name, "it joins other lanes than the first part: make two links".to_owned())
                 );
             }
-            to.buffers.iter().for_each(|&target| lanes.is_target(target, ends.1));
             copies.extend(resolver.copies(&from, &to));
         }
         let Some((from, to)) = joined else {
@@ -197,14 +215,16 @@ impl Resolver<'_> {
         Err(self.wrong(from.name.clone(), problem))
     }
 
-    /// The lane that writes the source, and the other one, which alone reads the target.
-    fn lanes(
-        &self,
-        from: &Whole,
-        to: &Whole,
-        plans: &[StepPlan],
-        lanes: &Lanes,
-    ) -> Result<(usize, usize), RuntimeError> {
+    /// The one lane that writes the source; the main one where none does.
+    fn writer(&self, from: &Whole, lanes: &Lanes) -> Result<usize, RuntimeError> {
+        // What nobody writes is the same on every lane.
+        let writers = from.buffers.iter().filter_map(|&source| lanes.writing_lane(source));
+        let several = "steps of two lanes write its members: make two links";
+        self.one_lane(writers, several, &from.name).map(|lane| lane.unwrap_or(0))
+    }
+
+    /// The one lane that reads the target, which no step writes.
+    fn reader(&self, to: &Whole, plans: &[StepPlan], lanes: &Lanes) -> Result<usize, RuntimeError> {
         for &target in &to.buffers {
             if let Some(plan) = lanes.writing_plan(target) {
                 let step = step_name(plans[plan].step_name(), plans[plan].variant());
@@ -212,29 +232,24 @@ impl Resolver<'_> {
                 return Err(self.wrong(name, format!("{step} writes it: only the link may write its target")));
             }
         }
-        let one = |mut found: Vec<usize>, none: &str, several: &str, name: &str| {
-            found.sort_unstable();
-            found.dedup();
-            match found[..] {
-                [lane] => Ok(lane),
-                [] => Err(self.wrong(name.to_owned(), none.to_owned())),
-                _ => Err(self.wrong(name.to_owned(), several.to_owned())),
-            }
-        };
-        let writers = from.buffers.iter().map(|&source| lanes.writer_of_buffer(source)).collect();
-        let writer =
-            one(writers, "an empty group", "steps of two lanes write its members: make two links", &from.name)?;
-        let readers = to.buffers.iter().flat_map(|&target| lanes.touching(target)).collect();
+        let readers = to.buffers.iter().flat_map(|&target| lanes.touching(target));
+        let several = "steps of two lanes read it: give each lane a copy of its own";
         let nobody = "no step of this session reads it: pass the plan of the step that does";
-        let reader = one(readers, nobody, "steps of two lanes read it: give each lane a copy of its own", &to.name)?;
-        if reader == writer {
-            let lane = &lanes.names()[reader];
-            let problem = format!(
-                "source and target are both of lane `{lane}`: read the source, or move the step to another lane"
-            );
-            return Err(self.wrong(to.name.clone(), problem));
+        let reader = self.one_lane(readers, several, &to.name)?;
+        reader.ok_or_else(|| self.wrong(to.name.clone(), nobody.to_owned()))
+    }
+
+    fn one_lane(
+        &self,
+        mut found: impl Iterator<Item = usize>,
+        several: &str,
+        name: &str,
+    ) -> Result<Option<usize>, RuntimeError> {
+        let first = found.next();
+        match found.all(|lane| Some(lane) == first) {
+            true => Ok(first),
+            false => Err(self.wrong(name.to_owned(), several.to_owned())),
         }
-        Ok((writer, reader))
     }
 
     /// One copy for a group, whose members lie side by side, padding included; one for a buffer.

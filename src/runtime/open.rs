@@ -157,6 +157,7 @@ impl SessionBuilder {
         plans: &[StepPlan],
         lanes: &mut Lanes,
     ) -> Result<Box<dyn Backend>, OpenError> {
+        self.links.iter().try_for_each(|link| link.note_targets(plans, lanes))?;
         let layout = LaneLayout {
             lanes: lanes.count(),
             links: self.links.iter().map(|link| link.resolve(plans, lanes)).collect::<Result<_, _>>()?,

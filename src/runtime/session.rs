@@ -104,12 +104,14 @@ impl Session {
         let plan = self.find(step, variant)?;
         let lane = self.lanes.of_plan(plan);
         let changed = self.inbox_changed[lane];
+        // Noted first: a launch that fails may have written a part of what its step writes.
+        let moment = self.history.launched(plan);
         let launch = self.backend.launch(plan, changed.then_some(self.inbox.as_slice()))?;
         self.inbox_copies += u64::from(changed && !self.inbox.is_empty());
         self.inbox_changed[lane] = false;
         self.launches += 1;
         self.last[lane] = Some(launch);
-        Ok(Ticket { session: self.id, plan, moment: self.history.launched(plan), launch })
+        Ok(Ticket { session: self.id, plan, moment, launch })
     }
 
     fn find(&self, step: &str, variant: Option<&str>) -> Result<usize, RuntimeError> {
@@ -196,6 +198,12 @@ impl Session {
             let of_lane = self.plans.iter().zip(self.lanes.of_plans()).filter(|&(_, &of)| of == lane);
             of_lane.map(|(plan, _)| plan.arena().size(region)).max().unwrap_or(0)
         };
+        let shared = |region| match region {
+            Region::Inbox | Region::Scratch => bytes(0, region),
+            Region::Persistent | Region::Output => {
+                (0..self.lanes.count()).map(|lane| bytes(lane, region)).max().unwrap_or(0)
+            }
+        };
         let lane_report = |lane: usize| LaneReport {
             lane: self.lanes.names()[lane].clone(),
             memory: [Region::Inbox, Region::Scratch].map(|region| (region, bytes(lane, region))).to_vec(),
@@ -203,7 +211,7 @@ impl Session {
         SessionReport {
             device: self.backend.device(),
             plans: self.plans.iter().enumerate().map(plan_report).collect(),
-            memory: Region::ALL.map(|region| (region, bytes(0, region))).to_vec(),
+            memory: Region::ALL.map(|region| (region, shared(region))).to_vec(),
             lanes: (1..self.lanes.count()).map(lane_report).collect(),
             fallbacks: self.fallbacks.clone(),
             startup: self.backend.startup().to_vec(),

@@ -302,6 +302,8 @@ impl Session {
         let buffer = &self.program().buffers[view.buffer];
         let (shape, size) = (buffer.shape, buffer.dtype.size());
         let Some(whole) = self.plans[0].arena().buffers[view.buffer] else { return Ok(()) };
+        // Noted first: a load that fails may have written a part.
+        self.history.loaded(view.buffer);
         let mut from = bytes;
         for run in runs(view, &shape) {
             let at = Placement {
@@ -316,7 +318,6 @@ impl Session {
                 _ => self.backend.upload(at, now)?,
             }
         }
-        self.history.loaded(view.buffer);
         Ok(())
     }
 
@@ -328,8 +329,10 @@ impl Session {
             .zip(&offsets)
             .map(|(buffer, &offset)| offset as usize..(offset + buffer.bytes()) as usize)
             .collect();
-        let padding = |byte: &usize| !used.iter().any(|range| range.contains(byte));
-        if let Some(byte) = (0..bytes.len()).filter(|&byte| bytes[byte] != 0).find(padding) {
+        let ends = std::iter::once(0).chain(used.iter().map(|range| range.end));
+        let starts = used.iter().map(|range| range.start).chain(std::iter::once(bytes.len()));
+        let mut padding = ends.zip(starts).flat_map(|(from, to)| from..to);
+        if let Some(byte) = padding.find(|&byte| bytes[byte] != 0) {
             let index = byte / self.place_dtype(&Place::Group(group)).size() as usize;
             return Err(RuntimeError::NonzeroPadding { name: name.to_owned(), index });
         }

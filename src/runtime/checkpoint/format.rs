@@ -154,7 +154,7 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Parsed, CheckpointError
     let header_end = PREFIX as u64 + length;
     let Some(text) = rest.get(..length as usize) else { return Err(truncated(header_end)) };
     let metadata: Metadata = serde_json::from_slice(text).map_err(|error| not_safetensors(error.to_string()))?;
-    let expected = header_end + metadata.data_len() as u64;
+    let expected = header_end.saturating_add(metadata.data_len() as u64);
     if found < expected {
         return Err(truncated(expected));
     }
