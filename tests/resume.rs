@@ -2,9 +2,12 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::Device;
+use stepgraph::runtime::checkpoint::CheckpointInfo;
 
 macro_rules! example_modules {
     ($($path:literal $name:ident,)*) => {$(
@@ -84,9 +87,28 @@ impl Fixture {
 
     /// Trains the first fold to its end, or until so many steps are done.
     fn train(&self, trainer: &mut Trainer, until: usize) -> (Ending, Vec<(usize, u32)>) {
+        self.train_over(trainer, until, |_| ())
+    }
+
+    /// As [`Fixture::train`], at the pace of the disk: no epoch goes without a checkpoint because the one before is still written.
+    fn train_slowly(&self, trainer: &mut Trainer, until: usize, folder: &Path) -> (Ending, Vec<(usize, u32)>) {
+        let is_there = |done: usize| folder.join(format!("fold-001/step-{done}.safetensors")).is_file();
+        self.train_over(trainer, until, |done| {
+            let last = (done - 1) / (UPDATES / EPOCHS) * (UPDATES / EPOCHS);
+            let patience = Instant::now();
+            while last > 0 && !is_there(last) && patience.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // Behind its name, the file's folder is made safe as well.
+            thread::sleep(Duration::from_millis(5));
+        })
+    }
+
+    fn train_over(&self, trainer: &mut Trainer, until: usize, pace: impl Fn(usize)) -> (Ending, Vec<(usize, u32)>) {
         let (mut losses, stop) = (Vec::new(), trainer.stop());
         let ending = trainer.train(0, &self.folds[0], 1, |progress, _| {
             losses.push((progress.done, progress.loss.to_bits()));
+            pace(progress.done);
             if progress.done == until {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -136,6 +158,36 @@ fn an_interrupted_run_ends_as_one_that_was_not() {
     }
 }
 
+/// Protects: the best epoch's checkpoint is named in an interrupted run as in one that was not, also where its result came only while
+/// the run was being interrupted.
+#[test]
+fn an_interrupted_run_names_the_best_epoch() {
+    let fixture = fixture();
+    let best_of = |folder: &Path| {
+        let best = CheckpointInfo::read(folder.join("fold-001/best.safetensors")).expect("the best epoch is kept");
+        let position: keeper::Position = serde_json::from_str(&best.metadata["position"]).expect("a position");
+        position.done
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut straight = fixture.trainer(Some(folder.path()));
+    fixture.train_slowly(&mut straight, usize::MAX, folder.path());
+    straight.judge(&fixture.folds[0]).expect("the host does not fail");
+    let expected = best_of(folder.path());
+
+    for until in [expected + 1, expected + UPDATES / EPOCHS - 1] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut first = fixture.trainer(Some(folder.path()));
+        fixture.train_slowly(&mut first, until, folder.path());
+        first.save().expect("it is written").expect("checkpoints are kept");
+        drop(first);
+        let mut second = fixture.trainer(Some(folder.path()));
+        second.resume(folder.path(), RUN, &fixture.folds).expect("it goes on");
+        fixture.train_slowly(&mut second, usize::MAX, folder.path());
+        second.judge(&fixture.folds[0]).expect("the host does not fail");
+        assert_eq!(best_of(folder.path()), expected, "interrupted after {until} steps");
+    }
+}
+
 /// Protects: what a killed run leaves is enough: the newest checkpoint of an epoch, written while training went on, leads to the
 /// same end, the validation that it had begun included; and the best epoch's checkpoint is there under its name.
 #[test]
@@ -147,13 +199,13 @@ fn a_killed_run_goes_on_from_its_last_epoch() {
 
     let folder = tempfile::tempdir().expect("a folder");
     let mut first = fixture.trainer(Some(folder.path()));
-    let (_, losses) = fixture.train(&mut first, 50);
+    let (_, losses) = fixture.train_slowly(&mut first, 50, folder.path());
     // Nothing is saved on the way out; a checkpoint that is being written is finished when its session is dropped.
     drop(first);
 
     let mut second = fixture.trainer(Some(folder.path()));
     second.resume(folder.path(), RUN, &fixture.folds).expect("it goes on");
-    let (_, more) = fixture.train(&mut second, usize::MAX);
+    let (_, more) = fixture.train_slowly(&mut second, usize::MAX, folder.path());
     let resumed_at = more[0].0 - 1;
     assert!(resumed_at > 0 && resumed_at % (UPDATES / EPOCHS) == 0 && resumed_at < 50, "an epoch's end: {resumed_at}");
     let losses = losses.into_iter().filter(|&(done, _)| done <= resumed_at).chain(more).collect();
@@ -200,15 +252,23 @@ fn other_checkpoints_are_refused() {
 #[test]
 fn a_used_folder_is_for_resuming() {
     let folder = tempfile::tempdir().expect("a folder");
-    places::check_checkpoints(folder.path(), true).expect("an empty folder");
+    places::check_checkpoints(folder.path(), None).expect("an empty folder");
     let fold = folder.path().join("fold-002");
     std::fs::create_dir(&fold).expect("a folder");
-    places::check_checkpoints(folder.path(), true).expect("nothing that would be replaced");
+    places::check_checkpoints(folder.path(), None).expect("nothing that would be replaced");
     for name in ["best.safetensors", "step-7.safetensors"] {
         std::fs::write(fold.join(name), "").expect("written");
-        let error = places::check_checkpoints(folder.path(), true).expect_err("an earlier run").to_string();
+        let error = places::check_checkpoints(folder.path(), None).expect_err("an earlier run").to_string();
         assert!(error.contains(&format!("{name} is of an earlier run: go on with --resume")), "{error}");
     }
+    // A run that goes on from elsewhere is another one, too.
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    places::check_checkpoints(folder.path(), Some(elsewhere.path())).expect_err("an earlier run");
+    for own in [folder.path(), &fold, &fold.join("step-7.safetensors")] {
+        places::check_checkpoints(folder.path(), Some(own)).expect("it goes on here");
+    }
+    let missing = elsewhere.path().join("missing");
+    places::check_checkpoints(folder.path(), Some(&missing)).expect("told when it is read");
 }
 
 /// Protects: a place that cannot be written is told before a run; looking at places leaves nothing and changes nothing.
@@ -225,8 +285,8 @@ fn places_are_looked_at_before_a_run() {
     assert!(refused(folder.path()).contains("name a file in it"));
     assert!(refused(&folder.path().join("none/results.json")).contains("cannot write"));
 
-    places::check_checkpoints(&folder.path().join("new/run"), true).expect("it is made");
-    let error = places::check_checkpoints(&results, true).expect_err("a file").to_string();
+    places::check_checkpoints(&folder.path().join("new/run"), None).expect("it is made");
+    let error = places::check_checkpoints(&results, None).expect_err("a file").to_string();
     assert!(error.contains("cannot make the folder"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2);
 }

@@ -195,7 +195,7 @@ fn train_and_judge(args: &TrainArgs) -> Result<ExitCode> {
         places::check_results(path)?;
     }
     if let Some(folder) = &args.checkpoint_dir {
-        places::check_checkpoints(folder, args.resume.is_none())?;
+        places::check_checkpoints(folder, args.resume.as_deref())?;
     }
     let (setup, prices) = (setup_of(args, device), prices_of(args)?);
     let folds = walk_forward(prices.days(), &setup.folds)?;

@@ -26,10 +26,13 @@ pub(crate) fn check_results(path: &Path) -> Result<()> {
 /// Checkpoints can be written below this folder, which is made where it is not there; those of another run stay.
 ///
 /// # Errors
-/// A folder that cannot be made or written, or, for a new run, one that holds checkpoints.
-pub(crate) fn check_checkpoints(folder: &Path, is_new: bool) -> Result<()> {
+/// A folder that cannot be made or written, or one that holds checkpoints and not the one that is gone on from.
+pub(crate) fn check_checkpoints(folder: &Path, resume: Option<&Path>) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    if is_new {
+    let own = folder.canonicalize().with_context(|| format!("cannot look into {}", folder.display()))?;
+    // Where there is nothing to go on from, that is told when it is read.
+    let goes_on_here = |from: &Path| from.canonicalize().map_or(true, |from| from.starts_with(&own));
+    if !resume.is_some_and(goes_on_here) {
         keeper::refuse_used(folder)?;
     }
     tempfile::tempfile_in(folder).map(drop).with_context(|| format!("cannot write into {}", folder.display()))

@@ -331,16 +331,21 @@ impl Trainer {
         if !started {
             tracing::warn!(epoch, "not validated: the evaluation of an earlier epoch is still running");
         }
-        let Some(mut keeper) = self.keeper.take() else { return Ok(()) };
         // While an earlier evaluation runs, the one that a resumed run cannot repeat is left to the end of the fold.
-        if result.is_some() && result == self.validation.best() {
-            let end = result.map_or(0, |result| self.end_of(result.epoch));
-            keeper.is_best(index, end)?;
-        }
+        self.name_best(result)?;
         let position = self.position(index, done, started.then_some(epoch));
-        let saved = keeper.save(&mut self.session, &position);
-        self.keeper = Some(keeper);
-        saved
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        keeper.save(&mut self.session, &position)
+    }
+
+    /// Makes the checkpoint of the epoch with this result the best one, where no epoch so far has a higher reward.
+    fn name_best(&mut self, result: Option<Validated>) -> Result<()> {
+        let Some(best) = self.validation.best().filter(|&best| result == Some(best)) else { return Ok(()) };
+        let end = self.end_of(best.epoch);
+        match (&mut self.keeper, self.at) {
+            (Some(keeper), Some((fold, _))) => keeper.is_best(fold, end),
+            _ => Ok(()),
+        }
     }
 
     fn position(&self, fold: usize, done: usize, validating: Option<usize>) -> Position {
@@ -354,12 +359,18 @@ impl Trainer {
     /// # Errors
     /// A device that failed, or a checkpoint that could not be written.
     pub(crate) fn save(&mut self) -> Result<Option<std::path::PathBuf>> {
-        self.validation.finish(&mut self.session, &self.system.evaluation)?;
-        let (Some(mut keeper), Some((fold, done))) = (self.keeper.take(), self.at) else { return Ok(None) };
+        self.finish_validation()?;
+        let Some((fold, done)) = self.at else { return Ok(None) };
         let position = self.position(fold, done, None);
-        let saved = keeper.save_now(&mut self.session, &position);
-        self.keeper = Some(keeper);
-        saved.map(Some)
+        let Some(keeper) = &mut self.keeper else { return Ok(None) };
+        keeper.save_now(&mut self.session, &position).map(Some)
+    }
+
+    /// Waits for the evaluation that is under way and for its epoch's checkpoint.
+    fn finish_validation(&mut self) -> Result<()> {
+        let last = self.validation.finish(&mut self.session, &self.system.evaluation)?;
+        self.session.finish_checkpoints()?;
+        self.name_best(last)
     }
 
     /// Training steps of the present fold that were skipped since their gradient was not finite.
@@ -375,14 +386,7 @@ impl Trainer {
     /// # Errors
     /// A device that failed, or a checkpoint that could not be written.
     pub(crate) fn judge(&mut self, fold: &Fold) -> Result<Judgement> {
-        let last = self.validation.finish(&mut self.session, &self.system.evaluation)?;
-        self.session.finish_checkpoints()?;
-        if let (Some(last), Some((index, _)), Some(mut keeper)) = (last, self.at, self.keeper.take()) {
-            if self.validation.best() == Some(last) {
-                keeper.is_best(index, self.end_of(last.epoch))?;
-            }
-            self.keeper = Some(keeper);
-        }
+        self.finish_validation()?;
         let window = window(fold)?;
         self.session.publish(validation::LINK)?;
         let policy = self.evaluate("greedy", window)?;
