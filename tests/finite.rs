@@ -210,3 +210,31 @@ fn what_is_written_in_part_came_from_outside_in_part() {
         }
     }
 }
+
+/// Protects: a node whose body may not have run is named as one that may be innocent.
+#[test]
+fn a_node_that_may_not_have_run_is_not_blamed_alone() {
+    let mut p = Builder::new("guarded");
+    let runs = p.host_scalar("runs", 0u32);
+    let w = p.state::<f32>("w", [4], Init::Zeros);
+    let y = p.output::<f32>("y", [4]);
+    p.step("step", |s| {
+        s.phase_if("guarded", runs, |f| {
+            f.map_to("w", w, w + 1.0f32);
+        });
+        s.phase("main", |f| {
+            f.map_to("y", y, w * 2.0f32);
+        });
+    });
+    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
+    let plan = program.plan("step", &FusionPlan::mega(), &Target::default(), &Tuning::default()).expect("it plans");
+    let mut session = Session::open(Device::Host, [plan]).expect("the host is there");
+    for (outside, in_body) in [([f32::NAN; 4], true), ([f32::MAX; 4], false)] {
+        session.load(w, &outside).expect("a state");
+        session.launch("step").expect("the host runs");
+        let first = session.first_non_finite().expect("the host reads").expect("there is one");
+        assert_eq!(first.in_body, in_body, "{first}");
+        assert_eq!(first.to_string().contains("or it was there before"), in_body, "{first}");
+        assert_eq!(first.node.as_deref(), Some(if in_body { "guarded.w" } else { "main.y" }));
+    }
+}

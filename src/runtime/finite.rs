@@ -22,6 +22,8 @@ pub struct NonFinite {
     pub step: String,
     /// The node that wrote the value, as `phase.node`; `None` for what the step only reads.
     pub node: Option<String>,
+    /// Whether that node stands in a body of a conditional: where the body did not run, the value was there before.
+    pub in_body: bool,
     /// The buffer or scalar.
     pub buffer: String,
     /// The element, row-major; 0 for a scalar.
@@ -32,9 +34,15 @@ pub struct NonFinite {
 
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step, node, buffer, index, value } = self;
+        let Self { step, node, in_body, buffer, index, value } = self;
         write!(f, "`{buffer}`[{index}] is {value}: ")?;
         match node {
+            Some(node) if *in_body => {
+                write!(
+                    f,
+                    "node `{node}` of step `{step}` wrote it, or it was there before and the node's body did not run"
+                )
+            }
             Some(node) => write!(f, "node `{node}` of step `{step}` wrote it"),
             None => write!(f, "step `{step}` reads it and does not write it"),
         }
@@ -68,7 +76,7 @@ impl Session {
             if !write.is_kept(&plan, later) {
                 continue;
             }
-            if let Some(found) = search.look(write.resource, Some(write.unit), later)? {
+            if let Some(found) = search.look(write.resource, Some(write), later)? {
                 return Ok(Some(found));
             }
         }
@@ -163,7 +171,7 @@ impl Search<'_> {
     fn look(
         &mut self,
         resource: Resource,
-        unit: Option<UnitId>,
+        by: Option<&Write>,
         later: &[Write],
     ) -> Result<Option<NonFinite>, RuntimeError> {
         let found = match resource {
@@ -177,9 +185,10 @@ impl Search<'_> {
                 self.view(view, &same.collect::<Vec<_>>())?
             }
         };
-        let node = unit.map(|unit| self.plan.units()[unit].name.clone());
+        let node = by.map(|write| self.plan.units()[write.unit].name.clone());
+        let in_body = by.is_some_and(|write| write.in_body);
         let step = self.plan.step_name().to_owned();
-        Ok(found.map(|(buffer, index, value)| NonFinite { step, node, buffer, index, value }))
+        Ok(found.map(|(buffer, index, value)| NonFinite { step, node, in_body, buffer, index, value }))
     }
 
     fn scalar(&mut self, scalar: ScalarId) -> Result<Option<(String, u64, f32)>, RuntimeError> {
