@@ -530,9 +530,12 @@ fn a_folder_keeps_the_newest_and_the_best() {
     let (little, folder) = (little(Other::Nothing), folder());
     let inner = folder.path().join("checkpoints");
     fs::create_dir(&inner).expect("a folder");
-    for name in [".checkpoint-abc.tmp", "notes.txt", "step-x.safetensors"] {
+    for name in
+        [".checkpoint-abc.tmp", "notes.txt", "step-x.safetensors", "step-+9.safetensors", "step-009.safetensors"]
+    {
         fs::write(inner.join(name), "left").expect("it is written");
     }
+    fs::create_dir(inner.join("step-12.safetensors")).expect("a folder");
     let kept = CheckpointFolder::open(&inner, 2).expect("it opens");
     let mut session = little.open(1);
     assert_eq!(kept.newest_loadable(&session).expect("it is read").path, None);
@@ -541,8 +544,11 @@ fn a_folder_keeps_the_newest_and_the_best() {
         kept.save(&mut session, number, &BTreeMap::new()).expect("it starts");
     }
     kept.save_best(&mut session, &notes()).expect("it starts").wait().expect("it is written");
-    let expected =
-        ["best.safetensors", "notes.txt", "step-10.safetensors", "step-11.safetensors", "step-x.safetensors"];
+    let others =
+        ["notes.txt", "step-+9.safetensors", "step-009.safetensors", "step-12.safetensors", "step-x.safetensors"];
+    let own = ["best.safetensors", "step-10.safetensors", "step-11.safetensors"];
+    let mut expected = [&others[..], &own].concat();
+    expected.sort_unstable();
     assert_eq!(names_in(&inner), expected);
     let numbers: Vec<_> = kept.steps().expect("it is read").into_iter().map(|(number, _)| number).collect();
     assert_eq!(numbers, [11, 10]);

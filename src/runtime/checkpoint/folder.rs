@@ -117,7 +117,7 @@ impl CheckpointFolder {
         metadata: &BTreeMap<String, String>,
     ) -> Result<CheckpointTicket, CheckpointError> {
         let retention = Retention { folder: self.path.clone(), keep: self.keep };
-        session.start_checkpoint(&self.path.join(format!("{PREFIX}{number}{SUFFIX}")), metadata, Some(retention))
+        session.start_checkpoint(&self.path.join(file_name(number)), metadata, Some(retention))
     }
 
     /// As [`Session::checkpoint`], to `best.safetensors`.
@@ -138,7 +138,7 @@ impl CheckpointFolder {
     /// # Errors
     /// A folder that cannot be written.
     pub fn set_best(&self, number: u64) -> Result<bool, CheckpointError> {
-        let (from, best) = (self.path.join(format!("{PREFIX}{number}{SUFFIX}")), self.path.join(BEST));
+        let (from, best) = (self.path.join(file_name(number)), self.path.join(BEST));
         let begun = self.path.join(format!("{}best{}", UNFINISHED.0, UNFINISHED.1));
         let failed = |doing| {
             let path = best.clone();
@@ -213,9 +213,17 @@ pub(super) fn prune(folder: &Path, keep: usize, written: &Path) {
 fn steps(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let number = |name: &str| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse::<u64>().ok();
     let names = names(folder)?.into_iter();
-    let mut found: Vec<_> = names.filter_map(|name| Some((number(&name)?, folder.join(name)))).collect();
+    let numbered = names.filter_map(|name| number(&name).map(|number| (number, name)));
+    // What has a number in another form, or is a folder, is somebody else's: it would be removed in time.
+    let own = numbered.filter(|(number, name)| *name == file_name(*number));
+    let mut found: Vec<_> = own.map(|(number, name)| (number, folder.join(name))).collect();
+    found.retain(|(_, path)| !path.is_dir());
     found.sort_by(|a, b| b.cmp(a));
     Ok(found)
+}
+
+fn file_name(number: u64) -> String {
+    format!("{PREFIX}{number}{SUFFIX}")
 }
 
 /// Names in a folder; those that are not UTF-8 are none of ours.

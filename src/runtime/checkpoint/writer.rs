@@ -73,7 +73,7 @@ impl Checkpoints {
     /// Launches that led to the present state, after so many of this session.
     pub(super) fn position(&self, launches: u64) -> u64 {
         let (before, since) = self.resumed;
-        before + (launches - since)
+        before.saturating_add(launches - since)
     }
 
     /// Notes a resume from a checkpoint of so many launches.
@@ -224,4 +224,19 @@ impl<W: Write> Hashed<W> {
 /// A renamed file keeps its new name after a power cut only when the folder itself is on the disk.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Protects: a file that claims more launches than can be counted on is no panic.
+    #[test]
+    fn launches_are_counted_to_the_end() {
+        let mut checkpoints = Checkpoints::default();
+        checkpoints.was_resumed(7, 2);
+        assert_eq!(checkpoints.position(5), 10);
+        checkpoints.was_resumed(u64::MAX - 1, 5);
+        assert_eq!(checkpoints.position(9), u64::MAX);
+    }
 }
