@@ -37,7 +37,7 @@ use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::{Compute, Init, Origins, Program, Role};
 use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::checkpoint::CheckpointInfo;
-use stepgraph::runtime::{CheckpointError, CheckpointFolder, Device, Link, Session, SessionBuilder};
+use stepgraph::runtime::{CheckpointError, CheckpointFolder, Device, Link, RuntimeError, Session, SessionBuilder};
 use stepgraph::valid::{ValidProgram, validate};
 use tempfile::TempDir;
 
@@ -601,6 +601,21 @@ fn the_newest_loadable_file_is_found() {
     let mut other = little(Other::Node).open(1);
     kept.save(&mut other, 9, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
     assert!(matches!(kept.newest_loadable(&session), Err(CheckpointError::OtherVersion { .. })));
+}
+
+/// Protects: a device that fails is told apart from files, also where it failed an earlier checkpoint or half-way through a resume.
+#[test]
+fn a_device_at_fault_is_told_apart() {
+    use CheckpointError as E;
+    let lost = || RuntimeError::DeviceUnavailable { device: "cuda:0".to_owned(), reason: "lost".to_owned() };
+    let path = Path::new("saved").to_owned();
+    let restore = E::Restore { path: path.clone(), source: lost() };
+    for error in [E::Device(lost()), restore, E::Earlier { cause: Box::new(E::Device(lost())) }] {
+        assert!(error.is_device_failure(), "{error}");
+    }
+    for error in [E::Empty { path: path.clone() }, E::Earlier { cause: Box::new(E::Empty { path }) }] {
+        assert!(!error.is_device_failure(), "{error}");
+    }
 }
 
 // ---- whole programs ------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 use stepgraph::plan::FusionPlan;
-use stepgraph::runtime::{Device, RuntimeError};
+use stepgraph::runtime::{CheckpointError, Device, RuntimeError};
 
 use folds::{Fold, walk_forward};
 use keeper::Keeper;
@@ -177,9 +177,11 @@ fn main() -> ExitCode {
 
 /// 1: the data or the program is wrong; 2: the command line is; 3: the device failed.
 fn exit_code(error: &anyhow::Error) -> u8 {
+    let saving = error.downcast_ref::<CheckpointError>().is_some_and(CheckpointError::is_device_failure);
     match error.downcast_ref::<RuntimeError>() {
         Some(RuntimeError::UnknownDevice { .. }) => 2,
         Some(error) if error.is_device_failure() => 3,
+        _ if saving => 3,
         _ => 1,
     }
 }

@@ -1,7 +1,8 @@
 //! Running plans: sessions, lanes, tickets, the inbox.
 //!
-//! A session owns a device's memory and executables for all plans of one program. It never blocks on the device except where
-//! the caller waits, reads or loads, never moves memory, and never changes a plan.
+//! A session owns a device's memory and executables for all plans of one program. It blocks on the device
+//! only where the caller waits, reads, loads, resets or resumes, where a launch finds no free slot for a changed inbox, and where
+//! a plan without graphs has conditionals. It never moves memory, and never changes a plan.
 
 mod backend;
 pub mod checkpoint;

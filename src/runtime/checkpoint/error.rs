@@ -197,4 +197,13 @@ impl CheckpointError {
                 | Self::Damaged { .. }
         )
     }
+
+    /// Whether the device is at fault and not the file, the disk or the user.
+    pub fn is_device_failure(&self) -> bool {
+        match self {
+            Self::Device(source) | Self::Restore { source, .. } => source.is_device_failure(),
+            Self::Earlier { cause } => cause.is_device_failure(),
+            _ => false,
+        }
+    }
 }
