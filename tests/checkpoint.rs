@@ -558,6 +558,32 @@ fn a_folder_keeps_the_newest_and_the_best() {
     assert!(inner.join("step-3.safetensors").exists());
 }
 
+/// Protects: opening a folder again, to look for the best checkpoint say, leaves the file alone that is being written into it, and
+/// still removes what a killed process left.
+#[test]
+fn opening_a_folder_disturbs_no_checkpoint() {
+    let (little, folder) = (little(Other::Nothing), folder());
+    let (running, left) = (folder.path().join(".checkpoint-running.tmp"), folder.path().join(".checkpoint-left.tmp"));
+    let file = fs::File::create(&running).expect("it is made");
+    file.lock().expect("it is free");
+    fs::write(&left, "left").expect("it is written");
+    let kept = CheckpointFolder::open(folder.path(), 2).expect("it opens");
+    assert!(running.exists() && !left.exists());
+    drop(file);
+    CheckpointFolder::open(folder.path(), 2).expect("it opens");
+    assert_eq!(names_in(folder.path()), Vec::<String>::new());
+
+    let mut session = little.open(1);
+    for number in 0..50 {
+        session.launch("step").expect("the host runs");
+        let ticket = kept.save(&mut session, number, &BTreeMap::new()).expect("it starts");
+        while !ticket.is_done() {
+            CheckpointFolder::open(folder.path(), 2).expect("it opens");
+        }
+        ticket.wait().expect("it is written");
+    }
+}
+
 /// Protects: a numbered checkpoint becomes the best one without being written again, outlives its number, and nothing happens where
 /// there is no such number.
 #[test]

@@ -1,7 +1,7 @@
 //! A folder of checkpoints: the newest few, and the best one.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ pub struct Newest {
 
 impl CheckpointFolder {
     /// Uses a folder, and makes it where there is none. Of the numbered checkpoints the newest `keep` stay, at least one. What a
-    /// killed process left unfinished is removed.
+    /// killed process left unfinished is removed; what is being written stays.
     ///
     /// # Errors
     /// A folder that cannot be made or read.
@@ -70,7 +70,7 @@ impl CheckpointFolder {
         })?;
         for name in names(&path)? {
             if name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1) {
-                remove(&path.join(name));
+                remove_unfinished(&path.join(name));
             }
         }
         Ok(Self { path, keep: keep.max(1) })
@@ -199,6 +199,15 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::File::open(to)?.sync_all()
 }
 
+/// Removes an unfinished file unless somebody, in this process or another, still writes it: its writer holds a lock on it. The lock
+/// is held until the file is gone, so that a writer which waits for it sees that.
+fn remove_unfinished(path: &Path) {
+    let locked = fs::File::open(path).map(|file| (file.try_lock(), file));
+    if !matches!(locked, Ok((Err(TryLockError::WouldBlock), _))) {
+        remove(path);
+    }
+}
+
 /// Removes numbered checkpoints but the newest `keep`, and never the one that was just written.
 pub(super) fn prune(folder: &Path, keep: usize, written: &Path) {
     let steps = match steps(folder) {
@@ -237,7 +246,10 @@ fn names(folder: &Path) -> Result<Vec<String>, CheckpointError> {
 }
 
 fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "a file that is not needed stays");
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "a file that is not needed stays");
+        }
+        _ => {}
     }
 }

@@ -166,6 +166,7 @@ fn write(mut job: Job) -> Result<Written, CheckpointError> {
     Ok(Written { path, bytes, took })
 }
 
+/// A new file, locked while it is open: whoever tidies the folder sees that it is in use.
 fn unfinished_in(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(UNFINISHED.0).suffix(UNFINISHED.1);
@@ -175,7 +176,17 @@ fn unfinished_in(folder: &Path) -> io::Result<NamedTempFile> {
         // What any new file has: the process's mask decides.
         builder.permissions(std::fs::Permissions::from_mode(0o666))
     };
-    builder.tempfile_in(folder)
+    loop {
+        let file = builder.tempfile_in(folder)?;
+        // Not every file system has locks.
+        if let Err(error) = file.as_file().lock() {
+            tracing::debug!(%error, "an unfinished checkpoint is not locked");
+        }
+        // Whoever tidied the folder before the lock was there has removed it.
+        if file.path().exists() {
+            return Ok(file);
+        }
+    }
 }
 
 /// Writes header and tensors, and the checksum last; gives the file's length.
