@@ -175,6 +175,9 @@ fn links_that_cannot_be_are_refused() {
     let twice = Session::builder().lane("main", [plan(&shared.program, "reads_copy")]);
     let error = twice.open(Device::Host, [plan(&shared.program, "train")]).expect_err("the name is taken").to_string();
     assert!(error.contains("two lanes are called `main`"), "{error}");
+    let unnamed = Session::builder().lane("", [plan(&shared.program, "reads_copy")]);
+    let error = unnamed.open(Device::Host, [plan(&shared.program, "train")]).expect_err("no name").to_string();
+    assert!(error.contains("empty name"), "{error}");
     let mut session = shared.open("train", &["reads_copy"], [link().copy(w, copy).copy(w, other)]).expect("it opens");
     session.publish("weights").expect("it publishes");
     let error = session.publish("bias").expect_err("there is none").to_string();

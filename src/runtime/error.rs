@@ -41,6 +41,9 @@ pub enum RuntimeError {
         /// The name.
         name: String,
     },
+    /// Lanes are called by their names.
+    #[error("a lane has an empty name: reports and errors need one to call it by")]
+    UnnamedLane,
     /// A lane is called by its name.
     #[error("there is no lane `{name}`; this session has {have}")]
     NoLane {

@@ -152,11 +152,14 @@ fn lasts(plan: &StepPlan, buffer: BufferId) -> bool {
     at.is_some_and(|at| matches!(at.region, Region::Persistent | Region::Output))
 }
 
-/// Names of lanes besides the main one, each once.
+/// Checks that lanes have names, each its own.
 ///
 /// # Errors
-/// A name that is taken.
+/// An empty name, or one that is taken.
 pub(super) fn check_names(names: &[String]) -> Result<(), RuntimeError> {
+    if names.iter().any(String::is_empty) {
+        return Err(RuntimeError::UnnamedLane);
+    }
     let taken = names.iter().enumerate().find(|&(at, name)| names[..at].contains(name));
     taken.map_or(Ok(()), |(_, name)| Err(RuntimeError::DuplicateLane { name: name.clone() }))
 }
