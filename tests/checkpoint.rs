@@ -5,14 +5,11 @@ mod common;
 #[path = "../examples/digits/data.rs"]
 mod data;
 #[allow(dead_code, reason = "the example uses what this test does not")]
-#[path = "../examples/dqn"]
-mod dqn {
-    pub(crate) mod backward;
-    pub(crate) mod hyper;
-    pub(crate) mod network;
-    pub(crate) mod replay;
-    pub(crate) mod train;
-}
+#[path = "common/dqn.rs"]
+mod dqn;
+#[allow(dead_code, reason = "another test uses the rest")]
+#[path = "common/little.rs"]
+mod little;
 #[allow(dead_code, reason = "the example uses what this test does not")]
 #[path = "../examples/digits/program.rs"]
 mod program;
@@ -29,100 +26,16 @@ use std::path::Path;
 use std::process::Command;
 
 use common::random;
-use half::bf16;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use stepgraph::Builder;
-use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::{Compute, Init, Origins, Program, Role};
 use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target, Tuning};
 use stepgraph::runtime::checkpoint::CheckpointInfo;
-use stepgraph::runtime::{CheckpointError, CheckpointFolder, Device, Link, RuntimeError, Session, SessionBuilder};
+use stepgraph::runtime::{CheckpointError, Device, Link, RuntimeError, Session, SessionBuilder};
 use stepgraph::valid::{ValidProgram, validate};
-use tempfile::TempDir;
 
-/// w moves by x · rate in each step; a counter and a bfloat16 state move too.
-struct Little {
-    program: ValidProgram,
-    rate: Scalar<f32>,
-    count: Scalar<u32>,
-    x: Tensor<f32>,
-    w: Tensor<f32>,
-    y: Tensor<f32>,
-}
-
-/// What a variation of the program declares otherwise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Other {
-    Nothing,
-    Name,
-    Type,
-    Shape,
-    OneMore,
-    OneLess,
-    Node,
-}
-
-fn little(other: Other) -> Little {
-    let mut p = Builder::new(if other == Other::Name { "another" } else { "little" });
-    let rate = p.host_scalar("rate", 2f32);
-    let count = p.device_scalar("count", 7u32);
-    let x = p.input::<f32>("x", [3]);
-    let w = p.param::<f32>("w", [3], Init::Uniform { bound: 1.0 });
-    let half = p.state::<bf16>("half", [3], Init::Constant(1.0));
-    match other {
-        Other::Type => drop(p.state::<u32>("table", [2, 2], Init::Zeros)),
-        Other::Shape => drop(p.state::<f32>("table", [4, 1], Init::Zeros)),
-        Other::OneLess => {}
-        _ => drop(p.state::<f32>("table", [2, 2], Init::Zeros)),
-    }
-    if other == Other::OneMore {
-        p.state::<f32>("more", [1], Init::Zeros);
-    }
-    let y = p.output::<f32>("y", [3]);
-    p.step("step", |s| {
-        s.phase("main", |f| {
-            f.map_to("half", half, half + w);
-            f.map_to("w", w, w + x * rate);
-            let scale = if other == Other::Node { 3.0f32 } else { 2.0f32 };
-            f.map_to("y", y, w * scale);
-            f.set("tick", count, count + 1u32);
-        });
-    });
-    let program = p.build().unwrap_or_else(|errors| panic!("{errors}"));
-    Little { program, rate, count, x, w, y }
-}
-
-impl Little {
-    fn open(&self, seed: u64) -> Session {
-        let plan =
-            self.program.plan("step", &FusionPlan::mega(), &Target::default(), &Tuning::default()).expect("a plan");
-        Session::builder().seed(seed).open(Device::Host, [plan]).expect("the host is there")
-    }
-
-    /// A session after three launches, and a file of it.
-    fn saved(&self, folder: &Path) -> (Session, std::path::PathBuf) {
-        let mut session = self.open(5);
-        session.write_input(self.x, &[1.0, 2.0, 3.0]).expect("an input");
-        session.set(self.rate, 0.25).expect("a host scalar");
-        for _ in 0..3 {
-            session.launch("step").expect("the host runs");
-        }
-        let path = folder.join("little.safetensors");
-        let written = session.checkpoint(&path, &notes()).expect("it starts").wait().expect("it is written");
-        assert_eq!(written.bytes, fs::metadata(&path).expect("it is there").len());
-        (session, path)
-    }
-}
-
-fn notes() -> BTreeMap<String, String> {
-    // The second one tries to look like the checksum.
-    [("epoch", "3"), ("odd", "\"stepgraph.checksum\":\"00\" ü \\")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
+use little::{Little, Other, folder, little, names_in, notes};
 
 /// Every bit of what is state, by name.
 fn state(session: &mut Session) -> Vec<(String, Vec<u8>)> {
@@ -137,13 +50,6 @@ fn state(session: &mut Session) -> Vec<(String, Vec<u8>)> {
         found.push((scalar.name.clone(), value.bits().to_ne_bytes().to_vec()));
     }
     found
-}
-
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
-    let mut names: Vec<_> = entries.map(|name| name.into_string().expect("UTF-8")).collect();
-    names.sort();
-    names
 }
 
 /// Protects: the file is plain safetensors with every state under its own name, and says what it is; the same state gives the same
@@ -523,111 +429,6 @@ fn a_full_disk_leaves_the_old_file() {
 }
 
 // ---- folders -------------------------------------------------------------------------------------------------------------
-
-/// Protects: the newest checkpoints stay, the best one always; what a killed writer left goes; other files are let be.
-#[test]
-fn a_folder_keeps_the_newest_and_the_best() {
-    let (little, folder) = (little(Other::Nothing), folder());
-    let inner = folder.path().join("checkpoints");
-    fs::create_dir(&inner).expect("a folder");
-    for name in
-        [".checkpoint-abc.tmp", "notes.txt", "step-x.safetensors", "step-+9.safetensors", "step-009.safetensors"]
-    {
-        fs::write(inner.join(name), "left").expect("it is written");
-    }
-    fs::create_dir(inner.join("step-12.safetensors")).expect("a folder");
-    let kept = CheckpointFolder::open(&inner, 2).expect("it opens");
-    let mut session = little.open(1);
-    assert_eq!(kept.newest_loadable(&session).expect("it is read").path, None);
-    for number in [8, 9, 10, 11] {
-        session.launch("step").expect("the host runs");
-        kept.save(&mut session, number, &BTreeMap::new()).expect("it starts");
-    }
-    kept.save_best(&mut session, &notes()).expect("it starts").wait().expect("it is written");
-    let others =
-        ["notes.txt", "step-+9.safetensors", "step-009.safetensors", "step-12.safetensors", "step-x.safetensors"];
-    let own = ["best.safetensors", "step-10.safetensors", "step-11.safetensors"];
-    let mut expected = [&others[..], &own].concat();
-    expected.sort_unstable();
-    assert_eq!(names_in(&inner), expected);
-    let numbers: Vec<_> = kept.steps().expect("it is read").into_iter().map(|(number, _)| number).collect();
-    assert_eq!(numbers, [11, 10]);
-    assert_eq!(kept.best(), Some(inner.join("best.safetensors")));
-    // A file that was just written stays even where newer numbers are there.
-    kept.save(&mut session, 3, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
-    assert!(inner.join("step-3.safetensors").exists());
-}
-
-/// Protects: opening a folder again, to look for the best checkpoint say, leaves the file alone that is being written into it, and
-/// still removes what a killed process left.
-#[test]
-fn opening_a_folder_disturbs_no_checkpoint() {
-    let (little, folder) = (little(Other::Nothing), folder());
-    let (running, left) = (folder.path().join(".checkpoint-running.tmp"), folder.path().join(".checkpoint-left.tmp"));
-    let file = fs::File::create(&running).expect("it is made");
-    file.lock().expect("it is free");
-    fs::write(&left, "left").expect("it is written");
-    let kept = CheckpointFolder::open(folder.path(), 2).expect("it opens");
-    assert!(running.exists() && !left.exists());
-    drop(file);
-    CheckpointFolder::open(folder.path(), 2).expect("it opens");
-    assert_eq!(names_in(folder.path()), Vec::<String>::new());
-
-    let mut session = little.open(1);
-    for number in 0..50 {
-        session.launch("step").expect("the host runs");
-        let ticket = kept.save(&mut session, number, &BTreeMap::new()).expect("it starts");
-        while !ticket.is_done() {
-            CheckpointFolder::open(folder.path(), 2).expect("it opens");
-        }
-        ticket.wait().expect("it is written");
-    }
-}
-
-/// Protects: a numbered checkpoint becomes the best one without being written again, outlives its number, and nothing happens where
-/// there is no such number.
-#[test]
-fn a_numbered_checkpoint_becomes_the_best() {
-    let (little, folder) = (little(Other::Nothing), folder());
-    let kept = CheckpointFolder::open(folder.path(), 1).expect("it opens");
-    let mut session = little.open(1);
-    assert!(!kept.set_best(1).expect("it is looked up"));
-    for number in 1..=3 {
-        session.launch("step").expect("the host runs");
-        kept.save(&mut session, number, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
-        if number < 3 {
-            assert!(kept.set_best(number).expect("it is there") && kept.set_best(number).expect("a second time"));
-        }
-    }
-    assert!(!kept.set_best(9).expect("it is looked up"));
-    session.finish_checkpoints().expect("all went well");
-    assert_eq!(names_in(folder.path()), ["best.safetensors", "step-3.safetensors"]);
-    assert_eq!(session.resume(kept.best().expect("there is one")).expect("it is whole").launches, 2);
-}
-
-/// Protects: damaged files are passed over and reported; a file of another program is not, since it is somebody's work.
-#[test]
-fn the_newest_loadable_file_is_found() {
-    let (own, folder) = (little(Other::Nothing), folder());
-    let kept = CheckpointFolder::open(folder.path(), 5).expect("it opens");
-    let mut session = own.open(1);
-    for number in 1..=3 {
-        session.launch("step").expect("the host runs");
-        kept.save(&mut session, number, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
-    }
-    let third = folder.path().join("step-3.safetensors");
-    let bytes = fs::read(&third).expect("it is there");
-    fs::write(&third, &bytes[..bytes.len() - 1]).expect("it is written");
-    fs::write(folder.path().join("step-4.safetensors"), "").expect("it is written");
-    let newest = kept.newest_loadable(&session).expect("it is read");
-    assert_eq!(newest.path, Some(folder.path().join("step-2.safetensors")));
-    let reasons: Vec<_> = newest.skipped.iter().map(ToString::to_string).collect();
-    assert!(reasons.len() == 2 && reasons[0].contains("step-4") && reasons[1].contains("step-3"), "{reasons:?}");
-
-    let mut other = little(Other::Node).open(1);
-    kept.save(&mut other, 9, &BTreeMap::new()).expect("it starts").wait().expect("it is written");
-    assert!(matches!(kept.newest_loadable(&session), Err(CheckpointError::OtherVersion { .. })));
-}
 
 /// Protects: a device that fails is told apart from files, also where it failed an earlier checkpoint or half-way through a resume.
 #[test]

@@ -1,5 +1,9 @@
 //! The flagship's steps around training, as programs on the host: episodes, the replay ring, evaluation, fold reset.
 
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "common/dqn.rs"]
+mod dqn;
+
 use stepgraph::Builder;
 use stepgraph::handle::Scalar;
 use stepgraph::ir::{Compute, Role};
@@ -7,35 +11,15 @@ use stepgraph::kernel::library::trading::LOOKBACK;
 use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
 use stepgraph::runtime::{Device, Session};
 
-macro_rules! example_modules {
-    ($($path:literal $name:ident,)*) => {$(
-        #[allow(dead_code, reason = "the example uses what this test does not")]
-        #[path = $path]
-        mod $name;
-    )*};
-}
-
-example_modules! {
-    "../examples/dqn/act.rs" act,
-    "../examples/dqn/environment.rs" environment,
-    "../examples/dqn/evaluate.rs" evaluate,
-    "../examples/dqn/hyper.rs" hyper,
-    "../examples/dqn/market.rs" market,
-    "../examples/dqn/network.rs" network,
-    "../examples/dqn/replay.rs" replay,
-    "../examples/dqn/report.rs" report,
-    "../examples/dqn/validation.rs" validation,
-    "../examples/dqn/synthetic.rs" synthetic,
-}
-
-use act::{Actor, Learned};
-use environment::{BRANCHES, CLASSES, Costs, EXPOSURE_COLUMN, Market, PERCENT};
-use evaluate::{Evaluation, POLICIES, Record};
-use hyper::{Hyper, Mask, Source};
-use market::Prices;
-use network::Weights;
-use replay::{Replay, fact};
-use report::Metrics;
+use dqn::act::{Actor, Learned};
+use dqn::environment::{BRANCHES, CLASSES, Costs, EXPOSURE_COLUMN, Market, PERCENT};
+use dqn::evaluate::{Evaluation, POLICIES, Record};
+use dqn::hyper::{Hyper, Mask, Source};
+use dqn::market::Prices;
+use dqn::network::Weights;
+use dqn::replay::{Replay, fact};
+use dqn::report::Metrics;
+use dqn::{act, synthetic};
 
 const EPISODES: u32 = 5;
 const STOCKS: u32 = 3;

@@ -1,40 +1,17 @@
 //! The whole loop learns: act, insert and train on a market with a known rule, then trade days that were never seen.
 
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "common/dqn.rs"]
+mod dqn;
+
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::Device;
 
-macro_rules! example_modules {
-    ($($path:literal $name:ident,)*) => {$(
-        #[allow(dead_code, reason = "the example uses what this test does not")]
-        #[path = $path]
-        mod $name;
-    )*};
-}
-
-example_modules! {
-    "../examples/dqn/act.rs" act,
-    "../examples/dqn/backward.rs" backward,
-    "../examples/dqn/environment.rs" environment,
-    "../examples/dqn/evaluate.rs" evaluate,
-    "../examples/dqn/folds.rs" folds,
-    "../examples/dqn/hyper.rs" hyper,
-    "../examples/dqn/keeper.rs" keeper,
-    "../examples/dqn/market.rs" market,
-    "../examples/dqn/network.rs" network,
-    "../examples/dqn/replay.rs" replay,
-    "../examples/dqn/report.rs" report,
-    "../examples/dqn/schedule.rs" schedule,
-    "../examples/dqn/setup.rs" setup,
-    "../examples/dqn/synthetic.rs" synthetic,
-    "../examples/dqn/train.rs" train,
-    "../examples/dqn/trainer.rs" trainer,
-    "../examples/dqn/validation.rs" validation,
-}
-
-use folds::{Fold, walk_forward};
-use market::Prices;
-use setup::{SYNTHETIC_DAYS, SYNTHETIC_STOCKS, Setup, Size, World};
-use trainer::{Judgement, Progress, Trainer, rule_costs};
+use dqn::folds::{Fold, walk_forward};
+use dqn::market::Prices;
+use dqn::setup::{SYNTHETIC_DAYS, SYNTHETIC_STOCKS, Setup, Size, World};
+use dqn::synthetic;
+use dqn::trainer::{Judgement, Progress, Trainer, rule_costs};
 
 const SEED: u32 = 5;
 

@@ -1,5 +1,9 @@
 //! A run of the flagship that is interrupted and goes on: every number is what it would have been.
 
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "common/dqn.rs"]
+mod dqn;
+
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -9,41 +13,13 @@ use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::Device;
 use stepgraph::runtime::checkpoint::CheckpointInfo;
 
-macro_rules! example_modules {
-    ($($path:literal $name:ident,)*) => {$(
-        #[allow(dead_code, reason = "the example uses what this test does not")]
-        #[path = $path]
-        mod $name;
-    )*};
-}
-
-example_modules! {
-    "../examples/dqn/act.rs" act,
-    "../examples/dqn/backward.rs" backward,
-    "../examples/dqn/environment.rs" environment,
-    "../examples/dqn/evaluate.rs" evaluate,
-    "../examples/dqn/folds.rs" folds,
-    "../examples/dqn/hyper.rs" hyper,
-    "../examples/dqn/keeper.rs" keeper,
-    "../examples/dqn/market.rs" market,
-    "../examples/dqn/network.rs" network,
-    "../examples/dqn/places.rs" places,
-    "../examples/dqn/replay.rs" replay,
-    "../examples/dqn/report.rs" report,
-    "../examples/dqn/schedule.rs" schedule,
-    "../examples/dqn/setup.rs" setup,
-    "../examples/dqn/synthetic.rs" synthetic,
-    "../examples/dqn/train.rs" train,
-    "../examples/dqn/trainer.rs" trainer,
-    "../examples/dqn/validation.rs" validation,
-}
-
-use folds::{Fold, walk_forward};
-use keeper::Keeper;
-use market::Prices;
-use setup::{Setup, Size, World};
-use trainer::{Ending, Judgement, Trainer};
-use validation::Validated;
+use dqn::folds::{Fold, walk_forward};
+use dqn::keeper::Keeper;
+use dqn::market::Prices;
+use dqn::setup::{Setup, Size, World};
+use dqn::trainer::{Ending, Judgement, Trainer};
+use dqn::validation::Validated;
+use dqn::{folds, keeper, places, synthetic};
 
 const RUN: &str = "the run of this test";
 const UPDATES: usize = 60;

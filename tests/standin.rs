@@ -10,26 +10,8 @@ mod checkpoint;
 #[path = "gpu/cost.rs"]
 mod cost;
 #[allow(dead_code, reason = "the example uses what these tests do not")]
-#[path = "../examples/dqn"]
-mod dqn {
-    pub(crate) mod act;
-    pub(crate) mod backward;
-    pub(crate) mod environment;
-    pub(crate) mod evaluate;
-    pub(crate) mod folds;
-    pub(crate) mod hyper;
-    pub(crate) mod keeper;
-    pub(crate) mod market;
-    pub(crate) mod network;
-    pub(crate) mod replay;
-    pub(crate) mod report;
-    pub(crate) mod schedule;
-    pub(crate) mod setup;
-    pub(crate) mod synthetic;
-    pub(crate) mod train;
-    pub(crate) mod trainer;
-    pub(crate) mod validation;
-}
+#[path = "common/dqn.rs"]
+mod dqn;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "gpu/epochs.rs"]
 mod epochs;

@@ -2,14 +2,8 @@
 //! bad transitions, odd shapes; and its canonical specs.
 
 #[allow(dead_code, reason = "the example uses what this test does not")]
-#[path = "../examples/dqn"]
-mod dqn {
-    pub(crate) mod backward;
-    pub(crate) mod hyper;
-    pub(crate) mod network;
-    pub(crate) mod replay;
-    pub(crate) mod train;
-}
+#[path = "common/dqn.rs"]
+mod dqn;
 
 use std::path::Path;
 

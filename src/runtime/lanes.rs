@@ -3,7 +3,7 @@
 use super::error::RuntimeError;
 use super::report::step_name;
 use crate::entity::{BufferId, ScalarId, SecondaryMap};
-use crate::ir::{Program, Resource, Writer, node_accesses};
+use crate::ir::{Resource, Writer, node_accesses};
 use crate::plan::{Region, StepPlan};
 
 /// The name of the lane that a session always has.
@@ -162,9 +162,4 @@ pub(super) fn check_names(names: &[String]) -> Result<(), RuntimeError> {
     }
     let taken = names.iter().enumerate().find(|&(at, name)| names[..at].contains(name));
     taken.map_or(Ok(()), |(_, name)| Err(RuntimeError::DuplicateLane { name: name.clone() }))
-}
-
-/// A program's name for a buffer.
-pub(super) fn buffer_name(program: &Program, buffer: BufferId) -> String {
-    program.buffers[buffer].name.clone()
 }

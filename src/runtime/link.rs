@@ -2,7 +2,7 @@
 
 use super::backend::LinkPlan;
 use super::error::RuntimeError;
-use super::lanes::{Lanes, buffer_name};
+use super::lanes::Lanes;
 use super::report::step_name;
 use crate::entity::{BufferId, GroupId, ProgramTag};
 use crate::handle::{Place, Tensor};
@@ -262,4 +262,9 @@ impl Resolver<'_> {
         };
         place(from).zip(place(to)).into_iter().collect()
     }
+}
+
+/// A program's name for a buffer.
+fn buffer_name(program: &Program, buffer: BufferId) -> String {
+    program.buffers[buffer].name.clone()
 }

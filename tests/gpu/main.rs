@@ -7,31 +7,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[allow(dead_code, reason = "the example uses what these tests do not")]
-#[path = "../../examples/dqn"]
-mod dqn {
-    pub(crate) mod act;
-    pub(crate) mod backward;
-    pub(crate) mod environment;
-    pub(crate) mod evaluate;
-    pub(crate) mod folds;
-    pub(crate) mod golden;
-    pub(crate) mod hyper;
-    pub(crate) mod keeper;
-    pub(crate) mod market;
-    pub(crate) mod network;
-    pub(crate) mod replay;
-    pub(crate) mod report;
-    pub(crate) mod schedule;
-    pub(crate) mod setup;
-    pub(crate) mod synthetic;
-    pub(crate) mod train;
-    pub(crate) mod trainer;
-    pub(crate) mod validation;
-    pub(crate) mod verify;
-}
-#[allow(dead_code, reason = "the example uses what these tests do not")]
 #[path = "../../examples/digits/program.rs"]
 mod digits;
+#[allow(dead_code, reason = "the example uses what these tests do not")]
+#[path = "../common/dqn.rs"]
+mod dqn;
 #[path = "../kernels/axpy.rs"]
 mod kernels;
 
