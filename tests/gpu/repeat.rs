@@ -32,10 +32,28 @@ fn repeats(steps: u32) -> [FusionPlan; 4] {
     ]
 }
 
-/// A step that makes its own data and holds every kind of node: products, a reduction in two parts, memcpy and memset nodes, some
-/// on an output in the host's memory, branches, a switch, and a loop that ends on its flag.
-fn everything() -> ValidProgram {
-    let mut p = Builder::new("everything");
+/// What a step of these tests can hold beside kernels that make its data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Products, and a reduction in two parts.
+    Products,
+    /// Memcpy and memset nodes, whole and strided, some on an output in the host's memory.
+    Memory,
+    /// One of two bodies, by the parity of the step.
+    Branches,
+    /// One of two bodies, or neither in every third step.
+    Switch,
+    /// A loop that ends on its flag, before its bound.
+    Loop,
+}
+
+/// All of them: what users put together, nobody wrote down.
+const EVERY_PART: [Part; 5] = [Part::Products, Part::Memory, Part::Branches, Part::Switch, Part::Loop];
+
+/// A step that makes its own data and holds these parts.
+fn step_of(parts: &[Part]) -> ValidProgram {
+    let has = |part| parts.contains(&part);
+    let mut p = Builder::new("repeated");
     let scale = p.host_scalar("scale", 0.5f32);
     let seed = p.host_scalar("seed", 3u32);
     let t = p.device_scalar("t", 0u32);
@@ -54,44 +72,55 @@ fn everything() -> ValidProgram {
             f.map_over::<f32>("x", [64, 32], normal(seed, t, 0) * scale)
         });
         s.phase("compute", |f| {
-            f.gemm("product", x.nt(w)).to(product);
-            let back = f.gemm("back", product.tn(x)).done();
-            f.map_to("learn", w, w - back * 1e-3f32);
-            f.map_to("grow", long, long * 1.0625f32 + t.val().to_f32());
-            f.sum("energy", &[0], long * 1e-6f32).to_scalar(energy);
+            f.map_to("keep", kept, kept + x);
+            if has(Part::Products) {
+                f.gemm("product", x.nt(w)).to(product);
+                let back = f.gemm("back", product.tn(x)).done();
+                f.map_to("learn", w, w - back * 1e-3f32);
+                f.map_to("grow", long, long * 1.0625f32 + t.val().to_f32());
+                f.sum("energy", &[0], long * 1e-6f32).to_scalar(energy);
+            }
         });
-        s.phase("move", |f| {
-            f.copy("whole", x, kept);
-            f.fill("words", columns, 1.0);
-            f.copy("some", x.cols(0..4), columns.cols(2..6));
-            f.fill("stripe", kept.cols(8..12), 2.0);
-        });
+        if has(Part::Memory) {
+            s.phase("move", |f| {
+                f.copy("whole", x, kept);
+                f.fill("words", columns, 1.0);
+                f.copy("some", x.cols(0..4), columns.cols(2..6));
+                f.fill("stripe", kept.cols(8..12), 2.0);
+            });
+        }
         s.phase("control", |f| {
             f.set("parity", odd, t % 2u32);
             f.set("turn", third, t % 3u32);
-            f.when_else(
-                "either",
-                odd,
-                |b| b.fill("clear", kept.rows(0..8), 0.0),
-                |b| {
-                    b.map_to("double", kept, kept * 2.0f32);
-                },
-            );
-            f.switch(
-                "which",
-                third,
-                &mut [&mut |b| b.fill("zero", kept.rows(8..9), 5.0), &mut |b| {
-                    b.copy("one", kept.rows(16..24), kept.rows(24..32))
-                }],
-            );
-            f.repeat("loop", Bound::Const(5), Some(index), Some(until), |b| {
-                b.set("count", rounds, rounds + 1u32);
-                b.map_node("note")
-                    .over([1])
-                    .scatter(trace, [((t * 5u32 + index) % 64u32).into()], ScatterRule::Unique, t + index)
-                    .done();
-                b.set("end", until, index.val().equal(odd + 1u32).to_u32());
-            });
+            if has(Part::Branches) {
+                f.when_else(
+                    "either",
+                    odd,
+                    |b| b.fill("clear", kept.rows(0..8), 0.0),
+                    |b| {
+                        b.map_to("double", kept, kept * 2.0f32);
+                    },
+                );
+            }
+            if has(Part::Switch) {
+                f.switch(
+                    "which",
+                    third,
+                    &mut [&mut |b| b.fill("zero", kept.rows(8..9), 5.0), &mut |b| {
+                        b.copy("one", kept.rows(16..24), kept.rows(24..32))
+                    }],
+                );
+            }
+            if has(Part::Loop) {
+                f.repeat("loop", Bound::Const(5), Some(index), Some(until), |b| {
+                    b.set("count", rounds, rounds + 1u32);
+                    b.map_node("note")
+                        .over([1])
+                        .scatter(trace, [((t * 5u32 + index) % 64u32).into()], ScatterRule::Unique, t + index)
+                        .done();
+                    b.set("end", until, index.val().equal(odd + 1u32).to_u32());
+                });
+            }
         });
     });
     p.build().expect("valid")
@@ -109,12 +138,11 @@ fn launched(device: Device, program: &ValidProgram, fusion: &FusionPlan, launche
     Memory::of(&mut session, program.program())
 }
 
-/// Protects: a step with every kind of node, several times per launch and over three replays, leaves the bits of single launches.
-#[test]
+/// A step of these parts, several times per launch and over three replays, leaves the bits of single launches.
 #[expect(clippy::print_stdout, reason = "a run that does not end must say where")]
-fn every_kind_of_node_repeats() {
+fn repeats_like_single_launches(parts: &[Part]) {
     let Some(device) = device() else { return };
-    let program = everything();
+    let program = step_of(parts);
     let single = launched(device, &program, &FusionPlan::mega(), 3 * STEPS);
     assert_eq!(single.words("t"), [3 * STEPS]);
     for fusion in repeats(STEPS) {
@@ -123,8 +151,45 @@ fn every_kind_of_node_repeats() {
         single.assert_same(&launched(device, &program, &fusion, 3), &fusion.name);
     }
     for repeat in [Repeat::Unroll(1), Repeat::Loop(1)] {
+        println!("{repeat}");
         single.assert_same(&launched(device, &program, &mega(repeat), 3 * STEPS), &repeat.to_string());
     }
+}
+
+/// Protects: library calls in repeated steps.
+#[test]
+fn products_repeat() {
+    repeats_like_single_launches(&[Part::Products]);
+}
+
+/// Protects: copies and fills in repeated steps.
+#[test]
+fn memory_nodes_repeat() {
+    repeats_like_single_launches(&[Part::Memory]);
+}
+
+/// Protects: an If with two bodies in repeated steps, inside of a While where they are looped.
+#[test]
+fn branches_repeat() {
+    repeats_like_single_launches(&[Part::Branches]);
+}
+
+/// Protects: a Switch in repeated steps, taken and not taken, inside of a While where they are looped.
+#[test]
+fn switches_repeat() {
+    repeats_like_single_launches(&[Part::Switch]);
+}
+
+/// Protects: a While in repeated steps, inside of another where they are looped.
+#[test]
+fn loops_repeat() {
+    repeats_like_single_launches(&[Part::Loop]);
+}
+
+/// Protects: every kind of node in one repeated step.
+#[test]
+fn every_kind_of_node_repeats() {
+    repeats_like_single_launches(&EVERY_PART);
 }
 
 /// Protects: combinations that nobody wrote down: random programs without inputs leave the same bits however often a launch runs
@@ -174,7 +239,7 @@ fn the_flagship_repeats() {
 #[test]
 fn several_steps_are_one_launch() {
     let Some(device) = real_device() else { return };
-    let program = everything();
+    let program = step_of(&EVERY_PART);
     for repeat in [Repeat::Unroll(STEPS), Repeat::Loop(STEPS)] {
         let mut session = Session::open(device, [plan(&program, "run", &mega(repeat))]).expect("it opens");
         session.launch("run").expect("it launches");
