@@ -138,13 +138,13 @@ impl<'a> Oracle<'a> {
         subtree_accesses(program, &program.steps[self.parts.step], node)
     }
 
-    /// The pairs of places of a body that conflict, or that the user ordered: all of them.
+    /// The pairs of places of a body that conflict, that the user ordered, or that are conditionals inside of a loop.
     fn required(&self, body: usize) -> BTreeSet<(usize, usize)> {
         let step = &self.parts.program.program().steps[self.parts.step];
-        let BodyOf { body, nodes, .. } = &self.bodies[body];
+        let BodyOf { body: Body { units: body_units, .. }, nodes, .. } = &self.bodies[body];
         let listed = |unit| (self.parts.units[unit].node, self.parts.units[unit].iteration);
         let place: HashMap<Listed, usize> =
-            body.units.iter().enumerate().map(|(place, &unit)| (listed(unit), place)).collect();
+            body_units.iter().enumerate().map(|(place, &unit)| (listed(unit), place)).collect();
         let accesses: Vec<_> = nodes.iter().map(|&(node, _)| self.accesses(node)).collect();
         let mut pairs = BTreeSet::new();
         for (later, node) in nodes.iter().enumerate() {
@@ -155,6 +155,11 @@ impl<'a> Oracle<'a> {
             }
             let after = step.nodes[node.0].after.iter();
             pairs.extend(after.filter_map(|&other| Some((*place.get(&(other, node.1))?, place[node]))));
+        }
+        if self.bodies[body].owner.is_some_and(|owner| self.path(owner).iter().any(|&(.., is_loop)| is_loop)) {
+            let is_conditional = |&place: &usize| !self.parts.units[body_units[place]].work.bodies().is_empty();
+            let conditionals: Vec<usize> = (0..body_units.len()).filter(is_conditional).collect();
+            pairs.extend(conditionals.windows(2).map(|pair| (pair[0], pair[1])));
         }
         pairs
     }
@@ -307,7 +312,8 @@ proptest! {
         }
     }
 
-    /// Protects: a dag orders what conflicts and nothing else, with no edge that others imply; a chain orders everything.
+    /// Protects: a dag orders what conflicts, and conditionals inside of a loop, and nothing else, with no edge that others imply;
+    /// a chain orders everything.
     #[test]
     fn edges_are_the_reduction_of_all_conflicts(recipe in recipes()) {
         for plan in all_plans(&recipe) {
@@ -343,8 +349,8 @@ proptest! {
             for edge in &of.body.edges {
                 prop_assert!(!edge.causes.is_empty());
                 for cause in &edge.causes {
-                    if let Cause::Hazard { via: Some((from, to)), .. } | Cause::After { via: Some((from, to)) } = cause {
-                        prop_assert!(joined(*from, edge.from) && joined(edge.to, *to));
+                    if let Some((from, to)) = cause.via() {
+                        prop_assert!(joined(from, edge.from) && joined(edge.to, to));
                     }
                 }
             }

@@ -2,10 +2,12 @@
 //! single steps is for `host_orders.rs` to show.
 
 use stepgraph::Builder;
-use stepgraph::builder::Body;
+use stepgraph::builder::{Body, Bound};
 use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::Init;
-use stepgraph::plan::{CheckError, Counts, FusionPlan, PlanError, Repeat, StepPlan, Target, Tuning, plan};
+use stepgraph::plan::{
+    Cause, CheckError, Counts, FusionPlan, PlanError, Repeat, Schedule, StepPlan, Target, Tuning, Work, plan,
+};
 use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
 
@@ -163,6 +165,63 @@ fn a_loop_is_one_more_conditional() {
     let refused = plan(&counting(), "run", Some("plain"), &fusion, &old, &Tuning::default());
     let Err(PlanError::DriverTooOld { node, needed: 12_040, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(node, "loop.steps");
+}
+
+/// Three conditionals that touch nothing in common, and one of them holds two more.
+fn independent(f: &mut Body<'_>, on: Scalar<u32>, [a, b, c, d]: [Tensor<f32>; 4]) {
+    f.when("first", on, |f| f.fill("clear_a", a, 0.0));
+    f.fill("between", d, 1.0);
+    f.when("second", on, |f| {
+        f.when("inner_b", on, |f| f.fill("clear_b", b.rows(0..2), 0.0));
+        f.when("inner_c", on, |f| f.fill("clear_c", b.rows(2..4), 0.0));
+    });
+    f.repeat("third", Bound::Const(2), None, None, |f| f.fill("clear_d", c, 0.0));
+}
+
+/// Protects: a device that two conditionals side by side inside of a loop would hang: there they follow one another, at whatever
+/// depth, and the check misses each of these edges; outside of loops nothing orders them.
+#[test]
+fn conditionals_inside_of_a_loop_run_one_at_a_time() {
+    let mut p = Builder::new("independent");
+    let on = p.host_scalar("on", 1u32);
+    let buffers = ["a", "b", "c", "d"].map(|name| p.state::<f32>(name, [4], Init::Zeros));
+    p.step("run", |s| s.phase("only", |f| independent(f, on, buffers)));
+    let program = p.build().expect("valid");
+    let ordered = |plan: &StepPlan| -> Vec<String> {
+        let units = plan.units();
+        let bodies = plan.graphs().iter().map(|graph| &graph.body);
+        let edges = bodies.chain(units.values().flat_map(|unit| unit.work.bodies())).flat_map(|body| &body.edges);
+        let named = edges.map(|edge| {
+            assert_eq!(edge.causes, [Cause::OneAtATime { via: None }]);
+            format!("{} → {}", units[edge.from].name, units[edge.to].name)
+        });
+        named.collect()
+    };
+    let once = planned(&program, &FusionPlan::mega()).expect("plannable");
+    assert!(ordered(&once).is_empty(), "{}", once.text());
+    let unrolled = planned(&program, &FusionPlan::mega().repeated(Repeat::Unroll(2))).expect("plannable");
+    assert!(!unrolled.text().contains("one at a time"));
+    let looped = planned(&program, &FusionPlan::mega().repeated(Repeat::Loop(2))).expect("plannable");
+    let expected = [
+        "loop.only.inner_b → loop.only.inner_c",
+        "loop.only.first → loop.only.second",
+        "loop.only.second → loop.only.third",
+    ];
+    assert_eq!(ordered(&looped), expected);
+    assert!(looped.text().contains("after loop.only.first: one at a time"), "{}", looped.text());
+    let chain = FusionPlan { schedule: Schedule::Chain, ..FusionPlan::mega() }.repeated(Repeat::Loop(2));
+    assert!(!planned(&program, &chain).expect("plannable").text().contains("one at a time"));
+
+    for dropped in 0..2 {
+        let mut parts = looped.clone().into_parts();
+        let outer = parts.graphs[0].body.units[0];
+        let Work::While { body } = &mut parts.units[outer].work else { panic!("a loop") };
+        let edge = body.edges.remove(dropped);
+        let [earlier, later] = [edge.from, edge.to].map(|unit| parts.units[unit].name.clone());
+        let errors = StepPlan::from_parts(parts).expect_err("they could run side by side");
+        let why = "conditionals inside of a loop run one at a time".to_owned();
+        assert_eq!(errors, [CheckError::MissingOrder { earlier, later, why }]);
+    }
 }
 
 /// Protects: the check sees a plan that makes other steps than it says.

@@ -43,6 +43,8 @@ pub enum Reason {
     },
     /// The user asked for it.
     After,
+    /// Both are conditional nodes inside of a loop, where they run one at a time.
+    OneAtATime,
 }
 
 /// One node of a body must follow another; both are positions in the list that [`dependencies`] was given.
@@ -56,13 +58,13 @@ pub struct Dependency {
     pub reason: Reason,
 }
 
-/// The dependencies of a body, sorted by `to`, then `from`: hazards between nodes in program order, then `after` wishes.
+/// The dependencies of a body, sorted by `to`, then `from`: hazards between nodes in program order, then those of `others`.
 ///
 /// Together with the order that they imply they contain every hazard: an access is compared with the last writers of each
 /// part of its box and the readers since then. What lies behind a later writer follows from that writer.
 ///
-/// `accesses` holds what each node touches, in program order; `after` holds pairs (earlier, later).
-pub fn dependencies(accesses: &[Vec<Access>], after: &[(u32, u32)]) -> Vec<Dependency> {
+/// `accesses` holds what each node touches, in program order; `others` holds what must be ordered for other reasons.
+pub fn dependencies(accesses: &[Vec<Access>], others: &[Dependency]) -> Vec<Dependency> {
     let mut memory = Memory::new(accesses);
     let mut found = Vec::new();
     for (to, touched) in (0u32..).zip(accesses) {
@@ -70,8 +72,8 @@ pub fn dependencies(accesses: &[Vec<Access>], after: &[(u32, u32)]) -> Vec<Depen
         memory.conflicts(to, &touched, &mut found);
         memory.record(to, &touched);
     }
-    if !after.is_empty() {
-        found.extend(after.iter().map(|&(from, to)| Dependency { from, to, reason: Reason::After }));
+    if !others.is_empty() {
+        found.extend_from_slice(others);
         found.sort_by_key(|dependency| (dependency.to, dependency.from));
     }
     found

@@ -5,10 +5,10 @@ use crate::analysis::{Dag, Dependency, Kept, Reason, dependencies, transitive_re
 use crate::entity::UnitId;
 use crate::ir::Access;
 
-/// Orders the units of a body, given in program order with what each touches; `after` holds pairs (earlier, later) of places
-/// in that list. In a chain each unit follows the one before it; otherwise each follows only what it must.
-pub(super) fn order(units: Vec<UnitId>, accesses: &[Vec<Access>], after: &[(u32, u32)], chain: bool) -> Body {
-    let found = dependencies(accesses, after);
+/// Orders the units of a body, given in program order with what each touches, and with what else orders places in that list.
+/// In a chain each unit follows the one before it; otherwise each follows only what it must.
+pub(super) fn order(units: Vec<UnitId>, accesses: &[Vec<Access>], others: &[Dependency], chain: bool) -> Body {
+    let found = dependencies(accesses, others);
     let edges = if chain { chained(&units, &found) } else { reduced(&units, &found) };
     Body { units, edges }
 }
@@ -62,5 +62,6 @@ fn cause(units: &[UnitId], dependency: &Dependency, covered: bool) -> Cause {
     match dependency.reason {
         Reason::Hazard { hazard, resource } => Cause::Hazard { hazard, resource, via },
         Reason::After => Cause::After { via },
+        Reason::OneAtATime => Cause::OneAtATime { via },
     }
 }

@@ -99,7 +99,8 @@ fn lower(
     let step = &program.program().steps[id];
     let chain = fusion.schedule == Schedule::Chain || fusion.graphs == Graphs::PerNode;
     let (copies, units) = (fusion.repeat.copies(), PrimaryMap::new());
-    let mut lowering = Lowering { program: program.program(), step, target, tuning, chain, copies, units };
+    let mut lowering =
+        Lowering { program: program.program(), step, target, tuning, chain, in_loop: false, copies, units };
     let phases: Vec<(PhaseId, &[NodeId])> =
         step.phases_in(variant).map(|(phase, content)| (phase, content.nodes.as_slice())).collect();
     let graphs = {

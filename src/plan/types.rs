@@ -225,8 +225,24 @@ pub enum Cause {
         /// The earlier and later unit, where the edge only lies on the path that covers the wish.
         via: Option<(UnitId, UnitId)>,
     },
+    /// Both are conditionals inside of a loop: drivers have been seen to hang where two of them ran side by side
+    /// (`docs/plans.md`, "Conditionals inside of loops").
+    OneAtATime {
+        /// The earlier and later unit, where the edge only lies on the path that orders them.
+        via: Option<(UnitId, UnitId)>,
+    },
     /// The plan runs units one after another.
     Chain,
+}
+
+impl Cause {
+    /// The earlier and later unit that the cause is about, where its edge only lies on the path between them.
+    pub const fn via(&self) -> Option<(UnitId, UnitId)> {
+        match self {
+            Self::Hazard { via, .. } | Self::After { via } | Self::OneAtATime { via } => *via,
+            Self::Chain => None,
+        }
+    }
 }
 
 /// A piece of the session's memory with its own kind of allocation.

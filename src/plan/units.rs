@@ -7,6 +7,7 @@ use super::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use super::options::{GemmImpl, GemmKey, Target, Tuning};
 use super::order::order;
 use super::types::{Body, Unit, Work};
+use crate::analysis::{Dependency, Reason};
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, PrimaryMap, UnitId};
 use crate::ir::{Gemm, LaunchConfig, NodeOp, Program, Reduce, Step, subtree_accesses};
@@ -27,6 +28,8 @@ pub(super) struct Lowering<'a> {
     pub(super) tuning: &'a Tuning,
     /// Whether units follow one another in program order.
     pub(super) chain: bool,
+    /// Whether what is being lowered runs inside of a loop, at whatever depth.
+    pub(super) in_loop: bool,
     /// How often the plan lists each node.
     pub(super) copies: u32,
     pub(super) units: PrimaryMap<UnitId, Unit>,
@@ -41,12 +44,24 @@ impl Lowering<'_> {
         }
         let accesses: Vec<_> =
             nodes.iter().map(|&Listed { node, .. }| subtree_accesses(self.program, self.step, node)).collect();
-        let after = self.after(nodes);
-        Ok(order(units, &accesses, &after, self.chain))
+        let mut others = self.after(nodes);
+        if self.in_loop && !self.chain {
+            others.extend(self.one_at_a_time(nodes));
+        }
+        Ok(order(units, &accesses, &others, self.chain))
     }
 
-    /// The `after` wishes inside a body, as places; a wish is about nodes of one step.
-    fn after(&self, nodes: &[Listed]) -> Vec<(u32, u32)> {
+    /// Each conditional of a body follows the one before it.
+    fn one_at_a_time(&self, nodes: &[Listed]) -> Vec<Dependency> {
+        let is_conditional = |listed: &Listed| !self.step.nodes[listed.node].op.bodies().is_empty();
+        let places: Vec<u32> =
+            (0u32..).zip(nodes).filter_map(|(place, listed)| is_conditional(listed).then_some(place)).collect();
+        let pair = |pair: &[u32]| Dependency { from: pair[0], to: pair[1], reason: Reason::OneAtATime };
+        places.windows(2).map(pair).collect()
+    }
+
+    /// The `after` wishes inside a body; a wish is about nodes of one step.
+    fn after(&self, nodes: &[Listed]) -> Vec<Dependency> {
         if nodes.iter().all(|&Listed { node, .. }| self.step.nodes[node].after.is_empty()) {
             return Vec::new();
         }
@@ -55,7 +70,8 @@ impl Lowering<'_> {
         let mut wishes = Vec::new();
         for (to, &Listed { node, iteration, .. }) in (0u32..).zip(nodes) {
             let wished = &self.step.nodes[node].after;
-            wishes.extend(wished.iter().filter_map(|&from| Some((*places.get(&(from, iteration))?, to))));
+            let earlier = wished.iter().filter_map(|&from| places.get(&(from, iteration)));
+            wishes.extend(earlier.map(|&from| Dependency { from, to, reason: Reason::After }));
         }
         wishes
     }
@@ -68,22 +84,31 @@ impl Lowering<'_> {
         Ok(self.units.push(Unit { name, phase, node, iteration, work }))
     }
 
-    fn work(&mut self, name: &str, Listed { phase, node, iteration }: Listed) -> Result<Work, PlanError> {
+    /// The body of a conditional that is listed so.
+    fn inner(&mut self, owner: Listed, body: &[NodeId]) -> Result<Body, PlanError> {
+        let nodes: Vec<_> = body.iter().map(|&node| Listed { node, ..owner }).collect();
+        self.body(&nodes)
+    }
+
+    fn work(&mut self, name: &str, listed: Listed) -> Result<Work, PlanError> {
         let step = self.step;
-        let op = &step.nodes[node].op;
+        let op = &step.nodes[listed.node].op;
         check_driver(name, op, self.target)?;
-        let mut inner = |body: &[NodeId]| {
-            let nodes: Vec<_> = body.iter().map(|&node| Listed { phase, node, iteration }).collect();
-            self.body(&nodes)
-        };
         match op {
             NodeOp::If { then_body, else_body, .. } => {
-                Ok(Work::If { then_body: inner(then_body)?, else_body: inner(else_body)? })
+                let then_body = self.inner(listed, then_body)?;
+                Ok(Work::If { then_body, else_body: self.inner(listed, else_body)? })
             }
             NodeOp::Switch { bodies, .. } => {
-                Ok(Work::Switch { bodies: bodies.iter().map(|body| inner(body)).collect::<Result<_, _>>()? })
+                let bodies = bodies.iter().map(|body| self.inner(listed, body)).collect::<Result<_, _>>()?;
+                Ok(Work::Switch { bodies })
             }
-            NodeOp::While { body, .. } => Ok(Work::While { body: inner(body)? }),
+            NodeOp::While { body, .. } => {
+                let outside = std::mem::replace(&mut self.in_loop, true);
+                let body = self.inner(listed, body);
+                self.in_loop = outside;
+                Ok(Work::While { body: body? })
+            }
             NodeOp::Kernel(call) => {
                 let config = kernel_launch(self.program, name, call)?;
                 check_kernel(name, &self.program.kernels[call.kernel], &config, self.target)?;

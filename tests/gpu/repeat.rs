@@ -192,6 +192,17 @@ fn every_kind_of_node_repeats() {
     repeats_like_single_launches(&EVERY_PART);
 }
 
+/// Protects: a device that two conditionals side by side inside of a loop would hang, sooner or later: there they run one at a time.
+#[test]
+fn long_loops_of_conditionals_end() {
+    let Some(device) = device() else { return };
+    let program = step_of(&EVERY_PART);
+    let steps = 10_000;
+    let single = launched(device, &program, &FusionPlan::mega(), steps);
+    single.assert_same(&launched(device, &program, &mega(Repeat::Loop(steps)), 1), "one launch");
+    single.assert_same(&launched(device, &program, &mega(Repeat::Loop(steps / 100)), 100), "a hundred launches");
+}
+
 /// Protects: combinations that nobody wrote down: random programs without inputs leave the same bits however often a launch runs
 /// their steps.
 #[test]

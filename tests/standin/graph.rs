@@ -1,6 +1,6 @@
 //! Graphs: explicit nodes and edges, capture, instantiation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) enum NodeKind {
     Copy(Rows),
     Fill(Fill),
     Empty,
-    Conditional { handle: u64, bodies: Vec<Handle> },
+    Conditional { handle: u64, is_loop: bool, bodies: Vec<Handle> },
 }
 
 /// A kernel with the bits of its arguments.
@@ -234,11 +234,38 @@ fn snapshot(world: &mut World, graph: Handle) -> Result<Snapshot, (Handle, CUgra
             }
         }
     }
+    if hangs(world, graph) {
+        world.violation("conditional nodes side by side in the body of a loop: devices hang there".to_owned());
+    }
     if ordered.len() == nodes.len() {
         return Ok(Snapshot { nodes: ordered, bodies });
     }
     let stuck = nodes.into_iter().find(|node| waiting[node] > 0).unwrap_or(0);
     Err((stuck, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE))
+}
+
+/// Whether a graph is the body of a loop in which two conditional nodes may run at the same time.
+fn hangs(world: &World, graph: Handle) -> bool {
+    let Some(Object::Graph(Graph { nodes, edges, owner })) = world.object(graph) else { return false };
+    let kind = |node| match world.object(node) {
+        Some(Object::Node(Node { kind: NodeKind::Conditional { is_loop, .. }, .. })) => Some(*is_loop),
+        _ => None,
+    };
+    if owner.and_then(kind) != Some(true) {
+        return false;
+    }
+    let conditionals: Vec<Handle> = nodes.iter().copied().filter(|&node| kind(node).is_some()).collect();
+    let follow = |from: Handle| {
+        let (mut seen, mut stack) = (HashSet::new(), vec![from]);
+        while let Some(at) = stack.pop() {
+            let next = edges.iter().filter(|(earlier, ..)| *earlier == at).map(|&(_, later, _)| later);
+            stack.extend(next.filter(|&later| seen.insert(later)));
+        }
+        seen
+    };
+    let reached: Vec<HashSet<Handle>> = conditionals.iter().map(|&node| follow(node)).collect();
+    let pairs = (0..conditionals.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+    pairs.into_iter().any(|(a, b)| !reached[a].contains(&conditionals[b]) && !reached[b].contains(&conditionals[a]))
 }
 
 fn remove_graph(world: &mut World, graph: Handle) -> Result<(), CUresult> {
@@ -358,7 +385,7 @@ exports! {
             world.violation("a conditional node whose handle no kernel before it sets".to_owned());
         }
         let bodies: Vec<Handle> = (0..conditional.size).map(|_| world.add(Object::Graph(Graph::default()))).collect();
-        let node = add(world, graph as usize, NodeKind::Conditional { handle: conditional.handle, bodies: bodies.clone() })?;
+        let node = add(world, graph as usize, NodeKind::Conditional { handle: conditional.handle, is_loop, bodies: bodies.clone() })?;
         for &body in &bodies {
             if let Some(Object::Graph(body)) = world.object_mut(body) {
                 body.owner = Some(node);

@@ -1,10 +1,11 @@
-//! Every pair of conflicting accesses is ordered by the plan's edges.
+//! Every pair of conflicting accesses is ordered by the plan's edges, and so are conditionals inside of a loop.
 //!
 //! Accesses are grouped by the box that they name. Two accesses conflict when their boxes overlap and one writes; for each two
 //! boxes, each access is paired with the last write to the other box and the reads since then. What lies further back is
 //! ordered by the pairs of that box with itself.
 
 use std::collections::BTreeMap;
+use std::iter::successors;
 
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
@@ -12,9 +13,9 @@ use rustc_hash::FxHashMap;
 use super::CheckError;
 use super::reach::{name_at, unreached};
 use super::structure::{Bodies, Listed};
-use crate::entity::BufferId;
+use crate::entity::{BufferId, UnitId};
 use crate::ir::{Program, Resource, View, subtree_accesses};
-use crate::plan::types::StepPlan;
+use crate::plan::types::{StepPlan, Work};
 
 pub(super) fn check(plan: &StepPlan, bodies: &Bodies<'_>, errors: &mut Vec<CheckError>) {
     for body in 0..bodies.list.len() {
@@ -70,7 +71,24 @@ fn required(plan: &StepPlan, bodies: &Bodies<'_>, body: usize) -> BTreeMap<(u32,
         let wishes = step.nodes[node].after.iter().filter_map(|&earlier| orders.get(&(earlier, iteration)));
         wishes.for_each(|&earlier| note(earlier, later, &|| "after".to_owned()));
     }
+    one_at_a_time(plan, bodies, body, &mut |earlier, later| {
+        found.entry((earlier, later)).or_insert_with(|| "conditionals inside of a loop run one at a time".to_owned());
+    });
     found
+}
+
+/// Each conditional of a body inside of a loop with the next one in the plan's list.
+fn one_at_a_time(plan: &StepPlan, bodies: &Bodies<'_>, body: usize, note: &mut dyn FnMut(u32, u32)) {
+    let owner = |body: usize| bodies.list[body].owner;
+    let outer = |&unit: &UnitId| bodies.place[unit].and_then(|(body, _)| owner(body));
+    let is_in_loop = successors(owner(body), outer).any(|unit| matches!(plan.units[unit].work, Work::While { .. }));
+    if !is_in_loop {
+        return;
+    }
+    let is_conditional = |unit: UnitId| !plan.units[unit].work.bodies().is_empty();
+    let units = (0u32..).zip(&bodies.list[body].body.units);
+    let places: Vec<u32> = units.filter_map(|(place, &unit)| is_conditional(unit).then_some(place)).collect();
+    places.windows(2).for_each(|pair| note(pair[0], pair[1]));
 }
 
 /// The place in the plan's list of each node of a body.

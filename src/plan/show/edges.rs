@@ -45,7 +45,7 @@ impl<'a> Waits<'a> {
         for edge in &body.edges {
             let mut own = Vec::new();
             for cause in &edge.causes {
-                let (Cause::Hazard { via: Some(pair), .. } | Cause::After { via: Some(pair) }) = cause else {
+                let Some(pair) = cause.via() else {
                     own.push(cause);
                     continue;
                 };
@@ -90,6 +90,7 @@ impl<'a> Waits<'a> {
                     format!("{} {}", hazard.name(), self.names.resource(resource))
                 }
                 (None, Cause::After { .. }) => "after".to_owned(),
+                (None, Cause::OneAtATime { .. }) => "one at a time".to_owned(),
                 (None, Cause::Chain) => "chain".to_owned(),
             };
             if !words.contains(&word) {
