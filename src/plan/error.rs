@@ -127,10 +127,10 @@ pub enum PlanError {
         /// The plan.
         plan: String,
     },
-    /// A plan of several steps reads no `Input`: all of them would see what the host wrote once.
+    /// The steps of a plan of several read an `Input` in parts of their own only: all of them see what the host wrote once.
     #[error(
-        "plan `{plan}` makes several steps per launch, but node `{node}` reads the input `{input}`, which would hold the same for \
-         all of them: keep the data in a state and let the step gather its part by a device counter, or launch single steps"
+        "plan `{plan}` makes several steps per launch, but node `{node}` reads the same part of the input `{input}` in all of \
+         them: let a map pick a part by a counter that the step advances (`x[t % K, i0]`), or launch single steps"
     )]
     RepeatedInput {
         /// The plan.

@@ -2,8 +2,9 @@
 
 use super::error::PlanError;
 use super::options::{FusionPlan, Graphs, Repeat};
+use crate::analysis::Varying;
 use crate::entity::NodeId;
-use crate::ir::{MAX_NESTING, Program, Resource, Role, Step, node_accesses};
+use crate::ir::{MAX_NESTING, Program, Step};
 
 /// The most units of an unrolled plan: building more graph nodes than that costs more than any launch saves.
 pub(super) const UNIT_LIMIT: u64 = 1 << 17;
@@ -28,15 +29,17 @@ pub(super) fn check_repeat(
     if fusion.repeat.steps() == 1 {
         return Ok(());
     }
+    let nodes: Vec<NodeId> = step.phases_in(variant).flat_map(|(_, phase)| phase.nodes.iter().copied()).collect();
+    let varying = Varying::of(program, step, &nodes);
     let mut units = 0u64;
     for (phase, node) in step.phases_in(variant).flat_map(|(_, phase)| {
         let nodes = step.walk(&phase.nodes);
         nodes.into_iter().map(move |node| (&phase.name, node))
     }) {
         units += 1;
-        if let Some(input) = input_of(program, step, node) {
-            let node = format!("{phase}.{}", step.nodes[node].name);
-            return Err(PlanError::RepeatedInput { plan: plan(), input: input.to_owned(), node });
+        if let Some(input) = varying.fixed_input(node) {
+            let (input, node) = (program.buffers[input].name.clone(), format!("{phase}.{}", step.nodes[node].name));
+            return Err(PlanError::RepeatedInput { plan: plan(), input, node });
         }
     }
     let found = units.saturating_mul(u64::from(fusion.repeat.copies()));
@@ -44,17 +47,6 @@ pub(super) fn check_repeat(
         return Err(PlanError::TooManyUnits { plan: plan(), found, limit: UNIT_LIMIT });
     }
     Ok(())
-}
-
-/// The first input that a node reads.
-fn input_of<'a>(program: &'a Program, step: &Step, node: NodeId) -> Option<&'a str> {
-    node_accesses(program, step, node).into_iter().find_map(|access| match access.resource {
-        Resource::View(view) => {
-            let buffer = &program.buffers[view.buffer];
-            (buffer.role == Role::Input).then_some(buffer.name.as_str())
-        }
-        Resource::Scalar(_) => None,
-    })
 }
 
 fn check_loop(step: &Step, variant: Option<&str>, fusion: &FusionPlan) -> Result<(), PlanError> {

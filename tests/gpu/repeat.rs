@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use stepgraph::Builder;
-use stepgraph::builder::{Bound, normal};
+use stepgraph::builder::{Bound, Ix, axis, normal};
 use stepgraph::cuda::calls;
+use stepgraph::handle::Tensor;
 use stepgraph::ir::{Init, Origins, Role, ScatterRule};
-use stepgraph::plan::{FusionPlan, Repeat};
+use stepgraph::plan::{FusionPlan, Graphs, Repeat};
 use stepgraph::runtime::{Device, Session};
 use stepgraph::valid::{ValidProgram, validate};
 
@@ -269,6 +270,61 @@ fn several_steps_are_one_launch() {
         assert_eq!(made.get("cuLaunchKernelEx"), None, "{repeat}");
         let t = session.read_scalar_by_name("t").expect("a scalar");
         assert_eq!(t, stepgraph::ir::ConstValue::U32(11 * STEPS), "{repeat}");
+    }
+}
+
+/// A step that learns from its own part of a series that the host writes.
+fn fed() -> (ValidProgram, Tensor<f32>) {
+    let mut p = Builder::new("fed");
+    let x = p.input::<f32>("x", [STEPS, 64, 32]);
+    let t = p.device_scalar("t", 0u32);
+    let w = p.param::<f32>("w", [48, 32], Init::Uniform { bound: 0.2 });
+    p.step("run", |s| {
+        s.phase("only", |f| {
+            let now = f.map_over::<f32>("now", [64, 32], x.at([Ix::from(t % STEPS), axis(0), axis(1)]));
+            let y = f.gemm("forward", now.nt(w)).then(|y| y.tanh());
+            let gradient = f.gemm("gradient", y.tn(now)).done();
+            f.map_to("learn", w, w - gradient * 1e-2f32);
+            f.set("tick", t, t + 1u32);
+        });
+    });
+    (p.build().expect("valid"), x)
+}
+
+/// Protects: each step of a launch reads its own part of what the host wrote for that launch, as single launches on the same
+/// contents do, with one copy and one launch for all of them.
+#[test]
+fn a_series_feeds_the_steps_of_a_launch() {
+    let Some(device) = device() else { return };
+    let (program, x) = fed();
+    let runs = 20u32;
+    let leaves = |fusion: &FusionPlan, launches: u32| {
+        let mut session = Session::open(device, [plan(&program, "run", fusion)]).expect("it opens");
+        fill(&mut session, program.program(), 6);
+        let before = calls::snapshot();
+        for run in 0..runs {
+            let series: Vec<f32> = (0..STEPS * 64 * 32).map(|i| ((i + 31 * run) % 101) as f32 * 0.01).collect();
+            session.write_input(x, &series).expect("an input");
+            for _ in 0..launches {
+                session.launch("run").expect("it launches");
+            }
+        }
+        let made = calls::since(&before);
+        session.wait().expect("it runs");
+        (Memory::of(&mut session, program.program()), made)
+    };
+    let (single, _) = leaves(&FusionPlan::mega(), STEPS);
+    assert_eq!(single.words("t"), [runs * STEPS]);
+    for fusion in
+        [mega(Repeat::Unroll(STEPS)), mega(Repeat::Loop(STEPS)), FusionPlan::phases().repeated(Repeat::Unroll(STEPS))]
+    {
+        let (found, made) = leaves(&fusion, 1);
+        single.assert_same(&found, &fusion.name);
+        let is_mega = fusion.graphs == Graphs::Mega;
+        if matches!(device, Device::Cuda { .. }) && is_mega {
+            assert_eq!(made.get("cuGraphLaunch"), Some(&u64::from(runs)), "{}", fusion.name);
+            assert_eq!(made.get("cuMemcpyHtoDAsync_v2"), Some(&u64::from(runs)), "{}", fusion.name);
+        }
     }
 }
 

@@ -34,8 +34,8 @@ pub enum CheckError {
         /// What it should do.
         expected: String,
     },
-    /// A plan of several steps reads no input.
-    #[error("unit `{unit}` reads the input `{input}` in a plan of several steps")]
+    /// The steps of a plan of several read no input in the same places.
+    #[error("unit `{unit}` reads the same part of the input `{input}` in every step of a plan of several")]
     RepeatedInput {
         /// The unit.
         unit: String,

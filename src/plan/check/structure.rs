@@ -3,9 +3,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::CheckError;
+use crate::analysis::Varying;
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, SecondaryMap, UnitId};
-use crate::ir::{Buffer, LoopBound, NodeOp, Resource, Role, node_accesses};
+use crate::ir::{LoopBound, NodeOp};
 use crate::plan::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use crate::plan::options::{Graphs, Repeat};
 use crate::plan::types::{Body, StepPlan, Work};
@@ -48,7 +49,7 @@ struct Structure<'a, 'e> {
 }
 
 impl<'a> Structure<'a, '_> {
-    /// A plan of several steps reads no input; one that loops has nothing but a loop of that length.
+    /// The steps of a plan of several read no input in the same places; a plan that loops has nothing but a loop of that length.
     fn repeat(&mut self) {
         let plan = self.plan;
         let (repeat, program) = (plan.fusion.repeat, plan.program.program());
@@ -67,13 +68,16 @@ impl<'a> Structure<'a, '_> {
         if repeat.steps() < 2 {
             return;
         }
+        let listed: Vec<NodeId> = step.phases_in(plan.variant()).flat_map(|(_, phase)| &phase.nodes).copied().collect();
+        let one_step = match (repeat, listed.first().map(|&node| &step.nodes[node].op)) {
+            (Repeat::Loop(_), Some(NodeOp::While { body, .. })) => body.as_slice(),
+            _ => listed.as_slice(),
+        };
+        let varying = Varying::of(program, step, one_step);
         for unit in plan.units.values().filter(|unit| step.nodes.is_valid(unit.node)) {
-            let input = node_accesses(program, step, unit.node).into_iter().find_map(|access| match access.resource {
-                Resource::View(view) => Some(&program.buffers[view.buffer]).filter(|buffer| buffer.role == Role::Input),
-                Resource::Scalar(_) => None,
-            });
-            if let Some(Buffer { name, .. }) = input {
-                self.errors.push(CheckError::RepeatedInput { unit: unit.name.clone(), input: name.clone() });
+            if let Some(input) = varying.fixed_input(unit.node) {
+                let input = program.buffers[input].name.clone();
+                self.errors.push(CheckError::RepeatedInput { unit: unit.name.clone(), input });
             }
         }
     }
