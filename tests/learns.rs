@@ -8,10 +8,11 @@ use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::Device;
 
 use dqn::folds::{Fold, walk_forward};
+use dqn::losses::{Losses, Progress};
 use dqn::market::Prices;
 use dqn::setup::{SYNTHETIC_DAYS, SYNTHETIC_STOCKS, Setup, Size, World};
 use dqn::synthetic;
-use dqn::trainer::{Judgement, Progress, Trainer, rule_costs};
+use dqn::trainer::{Judgement, Trainer, rule_costs};
 
 const SEED: u32 = 5;
 
@@ -49,6 +50,29 @@ fn the_loop_learns_a_market_with_a_rule() {
     let reward = found.policy.reward;
     assert!(reward > bar, "the policy earns {reward}, the bar is {bar}; the rule earns {rule}, random {random:?}");
     assert!(found.policy.sharpe > found.hold.sharpe);
+}
+
+/// Protects: a report is of the step that was launched last, and later steps leave it alone.
+#[test]
+fn a_report_is_of_the_last_step() {
+    let prices = market();
+    let setup = Setup { updates: 40, ..Setup::new(Size::Ci, World::Synthetic, "ddqn") };
+    let folds = walk_forward(prices.days(), &setup.folds).expect("long enough");
+    let mut trainer = Trainer::open(setup, &prices, Device::Host, &FusionPlan::mega(), SEED).expect("a valid program");
+    trainer.begin(0, &folds[0]).expect("the host does not fail");
+    let mut losses = Losses::default();
+    let mut seen = Vec::new();
+    for step in 1..4 {
+        let ticket = trainer.update().expect("the host does not fail");
+        let (session, dqn) = (&mut trainer.session, &trainer.system.dqn);
+        let row = ticket.wait(session).and_then(|mut row| row.read(dqn.outputs.metrics)).expect("the last launch");
+        losses.ask(session, step, 0.5).expect("the host does not fail");
+        trainer.update().expect("the host does not fail");
+        let report = losses.wait(&mut trainer.session, trainer.system.reported).expect("the host does not fail");
+        assert_eq!(report, Some(Progress { done: step, loss: row[0], epsilon: 0.5 }));
+        seen.push(row[0]);
+    }
+    assert!(seen[0] != seen[1] && seen[1] != seen[2], "{seen:?}");
 }
 
 /// Protects: a run is a function of its seed: two runs agree in every number, under different plans too.

@@ -10,8 +10,8 @@ use proptest::strategy::ValueTree;
 use stepgraph::entity::{BufferId, NodeId, UnitId};
 use stepgraph::ir::{Access, Origins, Resource, Role, node_accesses, subtree_accesses};
 use stepgraph::plan::{
-    Body, Cause, Fuse, FusionPlan, Graphs, Placement, PlanParts, Region, Repeat, Schedule, StepPlan, Target, Tuning,
-    Work, check, plan,
+    Body, Fuse, FusionPlan, Graphs, Placement, PlanParts, Region, Repeat, Schedule, StepPlan, Target, Tuning, Work,
+    check, plan,
 };
 use stepgraph::valid::{ValidProgram, validate};
 

@@ -12,6 +12,7 @@ mod folds;
 mod golden;
 mod hyper;
 mod keeper;
+mod losses;
 mod market;
 mod measure;
 mod network;
@@ -43,10 +44,11 @@ use stepgraph::runtime::{CheckpointError, Device, RuntimeError};
 
 use folds::{Fold, walk_forward};
 use keeper::Keeper;
+use losses::Progress;
 use market::Prices;
 use report::{FoldResult, Report};
 use setup::{SYNTHETIC_DAYS, SYNTHETIC_STOCKS, Setup, Size, World};
-use trainer::{Ending, Progress, Trainer};
+use trainer::{Ending, Trainer};
 
 /// The prices that come with the example, so that it runs from anywhere.
 const PRICES: &[u8] = include_bytes!("../data/sp500_20_stocks_daily.csv.gz");

@@ -1,7 +1,7 @@
 //! The whole system as one program in one session: training a fold, and judging the policy on the days after it.
 //!
-//! The host sets scalars and launches steps. It reads metrics now and then, which also keeps it from running ahead of the
-//! device, and the records of evaluations, which run on a lane of their own.
+//! The host sets scalars and launches steps. It picks up losses, and the records of evaluations, which run on a lane of their
+//! own, when they have arrived.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use super::environment::{Costs, Market};
 use super::evaluate::{Evaluation, POLICIES};
 use super::folds::Fold;
 use super::keeper::{self, Keeper, Position};
+use super::losses::{Losses, Progress, Reported};
 use super::market::Prices;
 use super::network::Weights;
 use super::report::{FoldResult, Metrics, Spread};
@@ -31,10 +32,12 @@ use super::validation::{self, Validated, Validation};
 /// The program, and the handles by which the host uses it.
 #[derive(Debug)]
 pub(crate) struct System {
-    /// The steps `train`, `act`, `insert`, `reset_for_fold` and `evaluate`.
+    /// The steps `train`, `report`, `act`, `insert`, `reset_for_fold` and `evaluate`.
     pub(crate) program: ValidProgram,
     /// The training step.
     pub(crate) dqn: Dqn,
+    /// Its losses.
+    pub(crate) reported: Reported,
     /// The episodes.
     pub(crate) actor: Actor,
     /// Prices and costs.
@@ -61,6 +64,7 @@ impl System {
         let actor = Actor::declare(&mut p, hyper, setup.episodes, dqn.scalars.seed);
         let evaluation = Evaluation::declare(&mut p, &market, extent(setup.folds.validation)?);
         dqn.add_train(&mut p);
+        let reported = Reported::add(&mut p, &dqn);
         actor.add_act(&mut p, hyper, &market, &dqn.theta);
         actor.add_insert(&mut p, &replay);
         let judged = dqn.theta.like(&mut p, "judged", Role::State);
@@ -72,7 +76,7 @@ impl System {
             counters: vec![dqn.counters.t, dqn.counters.skipped, dqn.counters.steps],
         };
         let fold = act::add_reset(&mut p, &actor, &replay, &learned);
-        Ok(Self { program: p.build()?, dqn, actor, market, evaluation, judged, fold })
+        Ok(Self { program: p.build()?, dqn, reported, actor, market, evaluation, judged, fold })
     }
 
     /// Opens a session: the steps of training on the main lane, evaluations on their own.
@@ -85,7 +89,7 @@ impl System {
             Ok(self.program.plan_variant(step, variant, fusion, &target, &tuning)?)
         };
         let mut training = vec![variant("train", setup.variant)?, variant("reset_for_fold", "fresh")?];
-        for step in ["act", "insert"] {
+        for step in ["report", "act", "insert"] {
             training.push(self.program.plan(step, fusion, &target, &tuning)?);
         }
         let evaluations = POLICIES.map(|policy| variant("evaluate", policy));
@@ -105,17 +109,6 @@ pub(crate) fn window(fold: &Fold) -> Result<(u32, u32)> {
 
 fn extent(n: usize) -> Result<u32> {
     u32::try_from(n).context("a history of more than 2³² days or stocks")
-}
-
-/// What a training step reported.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Progress {
-    /// Training steps of the fold so far.
-    pub(crate) done: usize,
-    /// The mean temporal-difference loss of the last batch.
-    pub(crate) loss: f32,
-    /// The probability of a random action.
-    pub(crate) epsilon: f32,
 }
 
 /// How a fold's policy compares, out of sample.
@@ -265,8 +258,8 @@ impl Trainer {
         self.session.launch_variant("train", self.setup.variant)
     }
 
-    /// Forgets the last fold and trains on this one, or goes on with it after [`Trainer::resume`]. `watch` is called every `interval`
-    /// steps with what the step reported, and with the results of the epochs so far.
+    /// Forgets the last fold and trains on this one, or goes on with it after [`Trainer::resume`]. `watch` is called for every
+    /// `interval`-th step, when its report has arrived, with that and the results of the epochs so far.
     ///
     /// # Errors
     /// A device that failed, or a checkpoint that could not be written.
@@ -286,10 +279,13 @@ impl Trainer {
             }
         };
         self.resumed = false;
+        let mut losses = Losses::default();
+        let mut ending = Ending::Complete;
         for done in first..updates {
             self.at = Some((index, done));
             if self.stop.load(Ordering::Relaxed) {
-                return Ok(Ending::Interrupted);
+                ending = Ending::Interrupted;
+                break;
             }
             let epsilon = self.setup.epsilon.at(done, updates);
             self.session.set(self.system.dqn.scalars.lr, self.setup.rate.at(done, updates))?;
@@ -297,17 +293,25 @@ impl Trainer {
             if done % self.setup.updates_per_bar == 0 {
                 self.play()?;
             }
-            let ticket = self.update()?;
+            self.update()?;
+            let (session, reported) = (&mut self.session, self.system.reported);
+            let mut tell = |report: Option<Progress>| {
+                report.into_iter().for_each(|report| watch(report, self.validation.results()));
+            };
             if (done + 1) % interval == 0 || done + 1 == updates {
-                let loss = self.loss(&ticket)?;
-                watch(Progress { done: done + 1, loss, epsilon }, self.validation.results());
+                // It takes the place of the last one, which has arrived long since, unless intervals are very short.
+                tell(losses.wait(session, reported)?);
+                losses.ask(session, done + 1, epsilon)?;
             }
+            tell(losses.arrived(session, reported)?);
             self.at = Some((index, done + 1));
             if let Some(epoch) = self.ended_epoch(done + 1) {
                 self.end_epoch(epoch, fold)?;
             }
         }
-        Ok(Ending::Complete)
+        let report = losses.wait(&mut self.session, self.system.reported)?;
+        report.into_iter().for_each(|report| watch(report, self.validation.results()));
+        Ok(ending)
     }
 
     /// The epoch, from 1, that ends with this many steps, if one does. Epochs are as equal as whole steps allow.
@@ -409,11 +413,6 @@ impl Trainer {
         self.session.launch("act")?;
         self.session.launch("insert")?;
         Ok(())
-    }
-
-    fn loss(&mut self, ticket: &Ticket) -> Result<f32, RuntimeError> {
-        let metrics = self.system.dqn.outputs.metrics;
-        Ok(ticket.wait(&mut self.session)?.read(metrics)?[0])
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) mod golden;
 pub(crate) mod hyper;
 #[path = "../../examples/dqn/keeper.rs"]
 pub(crate) mod keeper;
+#[path = "../../examples/dqn/losses.rs"]
+pub(crate) mod losses;
 #[path = "../../examples/dqn/market.rs"]
 pub(crate) mod market;
 #[path = "../../examples/dqn/network.rs"]
