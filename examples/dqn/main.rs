@@ -6,6 +6,7 @@
 
 mod act;
 mod backward;
+mod clock;
 mod environment;
 mod evaluate;
 mod folds;
@@ -39,6 +40,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
+use stepgraph::cuda::CudaError;
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{CheckpointError, Device, RuntimeError};
 
@@ -183,7 +185,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<RuntimeError>() {
         Some(RuntimeError::UnknownDevice { .. }) => 2,
         Some(error) if error.is_device_failure() => 3,
-        _ if saving => 3,
+        _ if saving || error.is::<CudaError>() => 3,
         _ => 1,
     }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{CheckpointError, CheckpointFolder, Device, Ticket};
 
+use super::clock::Clock;
 use super::folds::{Fold, walk_forward};
 use super::market::Prices;
 use super::setup::{Setup, Size, World};
@@ -83,6 +84,7 @@ impl Way {
 struct Contender {
     way: Way,
     trainer: Trainer,
+    clock: Clock,
     validation: Validation,
     folder: CheckpointFolder,
     saved: u64,
@@ -136,12 +138,14 @@ impl Contender {
         (device, fusion): (Device, &FusionPlan),
         files: &std::path::Path,
     ) -> Result<Self> {
-        let mut trainer = Trainer::open(setup.clone(), prices, device, fusion, 1)?;
+        let clock = Clock::of(device)?;
+        let mut trainer = Trainer::open_in(clock.session(), setup.clone(), prices, (device, fusion), 1)?;
         trainer.begin(0, fold)?;
         trainer.session.set(trainer.system.dqn.scalars.lr, 1e-4)?;
         Ok(Self {
             way,
             trainer,
+            clock,
             validation: Validation::default(),
             folder: CheckpointFolder::open(files.join(way.name()), 1)?,
             saved: 0,
@@ -171,37 +175,25 @@ impl Contender {
             Way::Checkpoint => self.save()?,
         }
         let mut flying: VecDeque<Ticket> = VecDeque::with_capacity(AHEAD + 1);
-        let (mut longest, mut ended) = (Duration::ZERO, None);
+        self.clock.begin();
         for _ in 0..steps {
             flying.push_back(self.trainer.update()?);
+            self.clock.note()?;
             if flying.len() > AHEAD {
-                self.land(&mut flying, &mut longest, &mut ended)?;
+                let first = flying.pop_front();
+                first.map_or(Ok(()), |ticket| ticket.wait(&mut self.trainer.session).map(drop))?;
             }
             if self.way == Way::BesideAlways && self.collect()? {
                 self.validate(fold)?;
             }
         }
-        while !flying.is_empty() {
-            self.land(&mut flying, &mut longest, &mut ended)?;
+        for ticket in flying {
+            ticket.wait(&mut self.trainer.session)?;
         }
         let took = start.elapsed();
         self.finish()?;
-        Ok((took, longest))
-    }
-
-    fn land(
-        &mut self,
-        flying: &mut VecDeque<Ticket>,
-        longest: &mut Duration,
-        ended: &mut Option<Instant>,
-    ) -> Result<()> {
-        let Some(ticket) = flying.pop_front() else { return Ok(()) };
-        ticket.wait(&mut self.trainer.session)?;
-        let now = Instant::now();
-        if let Some(before) = ended.replace(now) {
-            *longest = (*longest).max(now - before);
-        }
-        Ok(())
+        self.trainer.session.wait()?;
+        Ok((took, self.clock.longest()?))
     }
 
     fn validate(&mut self, fold: &Fold) -> Result<()> {
@@ -247,7 +239,7 @@ fn table(contenders: &[Contender], out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nA gap is the longest time between the ends of two steps of an epoch, as the host sees them: of the median epoch, and of the worst."
+        "\nA gap is the longest time between the ends of two steps of an epoch, on the device's clock: of the median epoch, and of the worst."
     )?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use stepgraph::Builder;
 use stepgraph::handle::Scalar;
 use stepgraph::ir::Role;
 use stepgraph::plan::{FusionPlan, StepPlan, Target, Tuning};
-use stepgraph::runtime::{Device, Link, RuntimeError, Session, Ticket};
+use stepgraph::runtime::{Device, Link, RuntimeError, Session, SessionBuilder, Ticket};
 use stepgraph::valid::ValidProgram;
 
 use super::act::{self, Actor, Learned};
@@ -83,7 +83,7 @@ impl System {
     ///
     /// # Errors
     /// A target that cannot run the program, or a device that does not work.
-    pub(crate) fn open(&self, setup: &Setup, fusion: &FusionPlan, device: Device, seed: u32) -> Result<Session> {
+    fn open(&self, session: SessionBuilder, setup: &Setup, fusion: &FusionPlan, device: Device) -> Result<Session> {
         let (target, tuning) = (Target::default(), Tuning::default());
         let variant = |step: &str, variant: &str| -> Result<StepPlan> {
             Ok(self.program.plan_variant(step, variant, fusion, &target, &tuning)?)
@@ -93,8 +93,7 @@ impl System {
             training.push(self.program.plan(step, fusion, &target, &tuning)?);
         }
         let evaluations = POLICIES.map(|policy| variant("evaluate", policy));
-        let session = Session::builder()
-            .seed(u64::from(seed))
+        let session = session
             .lane(validation::LANE, evaluations.into_iter().collect::<Result<Vec<_>>>()?)
             .link(Link::new(validation::LINK).copy(self.dqn.theta.flat, self.judged.flat))
             .open(device, training)?;
@@ -158,9 +157,23 @@ impl Trainer {
     /// # Errors
     /// A program or a device that does not work.
     pub(crate) fn open(setup: Setup, prices: &Prices, device: Device, fusion: &FusionPlan, seed: u32) -> Result<Self> {
+        Self::open_in(Session::builder(), setup, prices, (device, fusion), seed)
+    }
+
+    /// The same in a session with options of its own.
+    ///
+    /// # Errors
+    /// As [`Trainer::open`].
+    pub(crate) fn open_in(
+        session: SessionBuilder,
+        setup: Setup,
+        prices: &Prices,
+        (device, fusion): (Device, &FusionPlan),
+        seed: u32,
+    ) -> Result<Self> {
         ensure!(setup.epochs > 0, "a fold has at least one epoch");
         let system = System::build(&setup, prices)?;
-        let mut session = system.open(&setup, fusion, device, seed)?;
+        let mut session = system.open(session.seed(u64::from(seed)), &setup, fusion, device)?;
         session.load(system.market.prices, &prices.closes)?;
         let (scalars, fixed) = (&system.dqn.scalars, setup.fixed);
         for (scalar, value) in [(scalars.gamma, fixed.gamma), (scalars.tau, fixed.tau), (scalars.aux_w, fixed.aux_w)] {
