@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use stepgraph::Builder;
+use stepgraph::builder::Bound;
 use stepgraph::cuda::calls;
+use stepgraph::handle::Scalar;
+use stepgraph::ir::Init;
 use stepgraph::plan::FusionPlan;
 use stepgraph::runtime::{Publish, Session};
+use stepgraph::valid::ValidProgram;
 
-use crate::support::{device, real_device};
+use crate::support::{Memory, device, plan, real_device};
 use crate::twins::{LINK, twins};
 
 /// Protects: a publication is all there or not at all, whatever the lanes do meanwhile, and a look sees the one before it.
@@ -157,4 +162,64 @@ fn reading_a_ticket_waits_for_its_launch_alone() {
     stop.stop();
     session.wait().expect("it ends");
     stop.clear();
+}
+
+/// A step of its own cells for each name: a loop with branches, a switch, an inner loop and kernels beside them.
+fn loops(names: [&str; 2]) -> (ValidProgram, [Scalar<u32>; 2]) {
+    let mut p = Builder::new("loops");
+    let rounds = p.host_scalar("rounds", 2_000u32);
+    let counts = names.map(|name| {
+        let cell = |p: &mut Builder, what: &str| p.device_scalar(&format!("{name}.{what}"), 0u32);
+        let [odd, third, count, turns] = ["odd", "third", "count", "turns"].map(|what| cell(&mut p, what));
+        let data = p.state::<f32>(&format!("{name}.data"), [64, 256], Init::Constant(1.0));
+        let apart = p.state::<f32>(&format!("{name}.apart"), [4096], Init::Constant(1.0));
+        p.step(name, |s| {
+            s.phase("only", |f| {
+                f.repeat("rounds", Bound::Scalar(rounds), None, None, |b| {
+                    b.set("tick", count, count + 1u32);
+                    b.map_to("apart", apart, apart * 0.999f32 + 0.5f32);
+                    b.set("parity", odd, count % 2u32);
+                    b.set("turn", third, count % 3u32);
+                    b.when("branch", odd, |b| {
+                        b.map_to("grow", data.rows(0..16), data.rows(0..16) * 1.01f32);
+                    });
+                    b.switch(
+                        "which",
+                        third,
+                        &mut [&mut |b| b.fill("clear", data.rows(16..17), 0.0), &mut |b| {
+                            b.copy("down", data.rows(16..32), data.rows(32..48))
+                        }],
+                    );
+                    b.repeat("inner", Bound::Const(3), None, None, |b| b.set("turns", turns, turns + 1u32));
+                });
+            });
+        });
+        count
+    });
+    (p.build().expect("valid"), counts)
+}
+
+/// Protects: loops with conditionals on two lanes at the same time end, and leave what they leave one after the other.
+#[test]
+fn loops_on_two_lanes_end() {
+    let Some(device) = device() else { return };
+    let names = ["left", "right"];
+    let (program, counts) = loops(names);
+    let planned = |name: &str| plan(&program, name, &FusionPlan::mega());
+    let mut apart = Session::open(device, names.map(planned)).expect("it opens");
+    let lanes = Session::builder().lane("second", [planned(names[1])]);
+    let mut beside = lanes.open(device, [planned(names[0])]).expect("it opens");
+    for _ in 0..10 {
+        for session in [&mut apart, &mut beside] {
+            for name in names {
+                session.launch(name).expect("it launches");
+            }
+        }
+        apart.wait().expect("it runs");
+        beside.wait().expect("it runs");
+    }
+    for count in counts {
+        assert_eq!(beside.read_scalar(count).expect("a scalar"), 20_000);
+    }
+    Memory::of(&mut apart, program.program()).assert_same(&Memory::of(&mut beside, program.program()), "side by side");
 }
