@@ -128,9 +128,10 @@ fn steps_that_cannot_be_repeated_are_refused() {
     let fed = p.build().expect("valid");
     for repeat in [Repeat::Unroll(2), Repeat::Loop(2)] {
         let fusion = FusionPlan::mega().repeated(repeat);
-        let (plan, input, node) = (fusion.name.clone(), "x".into(), "only.take".into());
         let refused = planned(&fed, &fusion).expect_err("it reads an input");
-        assert_eq!(refused, PlanError::RepeatedInput { plan, input, node });
+        let PlanError::RepeatedInput { plan, input, node } = &refused else { panic!("{refused}") };
+        assert_eq!((plan, input.as_str(), node.name.as_str()), (&fusion.name, "x", "only.take"));
+        assert!(refused.to_string().contains("node `only.take` (tests/plan_repeat.rs:"), "{refused}");
     }
     for repeat in [Repeat::Unroll(1), Repeat::Loop(1)] {
         planned(&fed, &FusionPlan::mega().repeated(repeat)).expect("one step reads its input once");
@@ -295,14 +296,15 @@ fn nested(depth: usize) -> ValidProgram {
 fn a_loop_is_one_more_conditional() {
     let looped = |depth| planned(&nested(depth), &FusionPlan::mega().repeated(Repeat::Loop(2)));
     assert!(looped(31).is_ok());
-    let refused = PlanError::LoopTooDeep { node: "level1".into(), found: 32, limit: 32 };
-    assert_eq!(looped(32).expect_err("33 levels"), refused);
+    let refused = looped(32).expect_err("33 levels");
+    let PlanError::LoopTooDeep { node, found: 32, limit: 32 } = &refused else { panic!("{refused}") };
+    assert_eq!(node.name, "only.level1");
 
     let old = Target { driver: 12_030, ..Target::default() };
     let fusion = FusionPlan::mega().repeated(Repeat::Loop(2));
     let refused = plan(&counting(), "run", Some("plain"), &fusion, &old, &Tuning::default());
     let Err(PlanError::DriverTooOld { node, needed: 12_040, .. }) = refused else { panic!("{refused:?}") };
-    assert_eq!(node, "loop.steps");
+    assert_eq!(node.name, "loop.steps");
 }
 
 /// Three conditionals that touch nothing in common, and one of them holds two more.

@@ -7,7 +7,7 @@ use stepgraph::entity::{BufferId, EntityRef, KernelId};
 use stepgraph::handle::{Scalar, Tensor};
 use stepgraph::ir::{
     Arg, Buffer, ConstValue, DType, Dim, Init, KernelCall, KernelDecl, KernelParam, KernelSource, LaunchConfig,
-    LaunchRule, Node, NodeOp, Origins, ParamClass, Phase, Program, Role, Shape, SharedRule, Step, View, Writer,
+    LaunchRule, Node, NodeOp, Origin, Origins, ParamClass, Phase, Program, Role, Shape, SharedRule, Step, View, Writer,
 };
 use stepgraph::kernel::HostFns;
 use stepgraph::pass::PassError;
@@ -15,6 +15,7 @@ use stepgraph::plan::{
     Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, Placement, PlanError, Region, Repeat, StepPlan, Target, Tuning,
     Work, plan,
 };
+use stepgraph::spec::{self, SpecOptions};
 use stepgraph::valid::{ValidProgram, validate};
 
 fn planned(program: &ValidProgram, fusion: &FusionPlan) -> Result<StepPlan, PlanError> {
@@ -115,10 +116,9 @@ fn launches_beyond_the_limits_are_refused() {
 fn shared_memory_is_limited_by_the_target() {
     let with = |base| one_kernel(&[4], |decl| decl.shared = SharedRule { base, per_unit: None });
     assert!(planned(&with(232_448), &FusionPlan::mega()).is_ok());
-    assert_eq!(
-        refusal(&with(232_449)),
-        PlanError::SharedMemory { node: "only.k".into(), found: 232_449, limit: 232_448 }
-    );
+    let error = refusal(&with(232_449));
+    let PlanError::SharedMemory { node, found: 232_449, limit: 232_448 } = &error else { panic!("{error}") };
+    assert_eq!(node.name, "only.k");
 }
 
 /// Protects: clusters that the hardware refuses are refused here, with the reason.
@@ -132,7 +132,7 @@ fn clusters_are_checked() {
     };
     assert!(planned(&with([6, 4, 1], [2, 4, 1]), &FusionPlan::mega()).is_ok());
     let error = refusal(&with([6, 4, 1], [4, 1, 1]));
-    assert!(matches!(&error, PlanError::Cluster { node, .. } if node == "only.k"), "{error}");
+    assert!(matches!(&error, PlanError::Cluster { node, .. } if node.name == "only.k"), "{error}");
     assert!(error.to_string().contains("does not divide the grid"), "{error}");
     assert!(refusal(&with([16, 4, 1], [16, 1, 1])).to_string().contains("16 blocks"));
     let old = Target { sm: 80, ..Target::default() };
@@ -150,8 +150,35 @@ fn cooperative_grids_fit_the_device() {
         })
     };
     assert!(planned(&with(264), &FusionPlan::mega()).is_ok());
-    let limit = PlanError::CooperativeGrid { node: "only.k".into(), found: 265, limit: 264, multiprocessors: 132 };
-    assert_eq!(refusal(&with(265)), limit);
+    let error = refusal(&with(265));
+    let limits = matches!(error, PlanError::CooperativeGrid { found: 265, limit: 264, multiprocessors: 132, .. });
+    assert!(limits, "{error}");
+}
+
+/// Protects: a refusal about a node says where the node was written, also if a pass made it.
+#[test]
+fn a_refusal_names_the_place() {
+    let text = r#"
+program = "places"
+scalar = { on = { type = "u32", writer = "host" } }
+state = { x = [4, 4], y = [4, 4], z = [4, 4] }
+unused = { gone = { t = { map = "x" } }, guarded = { guard = "on", copied = { copy = "x", out = "y" } } }
+[run.main]
+many = { while = 3, body = { add = { map = "z + 1", out = "z" } } }
+"#;
+    let program = spec::parse(text, &SpecOptions::default()).expect("a spec").validate().expect("valid");
+    let place = |step: &str, fuse: Fuse, repeat: Repeat| {
+        let fusion = FusionPlan { fuse, ..FusionPlan::mega() }.repeated(repeat);
+        let old = Target { driver: 12_030, ..Target::default() };
+        let error = program.plan(step, &fusion, &old, &Tuning::default()).expect_err("the driver is too old");
+        let Origin::Spec { start, end } = error.origin() else { panic!("{error}: {:?}", error.origin()) };
+        &text[start..end]
+    };
+    assert_eq!(place("run", Fuse::None, Repeat::Once), "many");
+    // What passes make stands for what was written: a guard for its phase, whichever phases were pruned, a loop for its step.
+    assert_eq!(place("unused", Fuse::None, Repeat::Once), "guarded");
+    assert_eq!(place("unused", Fuse::All, Repeat::Once), "guarded");
+    assert_eq!(place("unused", Fuse::All, Repeat::Loop(2)), "unused");
 }
 
 fn with_scalars(fill: impl FnOnce(&mut Builder, Scalar<u32>)) -> ValidProgram {

@@ -103,10 +103,16 @@ impl Origins {
         }
     }
 
-    /// Moves what is known about a step's nodes to new numbers; nodes without one are forgotten.
-    pub fn renumber(&mut self, step: StepId, number: impl Fn(NodeId) -> Option<NodeId>) {
+    /// Moves what is known about a step's nodes and phases to new numbers; those without one are forgotten.
+    pub fn renumber(
+        &mut self,
+        step: StepId,
+        number: impl Fn(NodeId) -> Option<NodeId>,
+        phase_number: impl Fn(PhaseId) -> Option<PhaseId>,
+    ) {
         let moved = std::mem::take(&mut self.known).into_iter().filter_map(|(item, origin)| match item {
             Item::Node(own, node) if own == step => Some((Item::Node(own, number(node)?), origin)),
+            Item::Phase(own, phase) if own == step => Some((Item::Phase(own, phase_number(phase)?), origin)),
             other => Some((other, origin)),
         });
         self.known = moved.collect();

@@ -2,13 +2,16 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::entity::{NodeId, SecondaryMap, StepId};
-use crate::ir::{Node, NodeOp, Program, Step};
+use crate::entity::{NodeId, PhaseId, SecondaryMap, StepId};
+use crate::ir::{Item, Node, NodeOp, Program, Step};
 
-/// A rewritten program, and where each node of the old step went.
+/// A rewritten program, and where each part of the old step went.
 pub(super) struct Rewrite {
     pub(super) program: Program,
-    pub(super) renumbered: SecondaryMap<NodeId, Option<NodeId>>,
+    pub(super) nodes: SecondaryMap<NodeId, Option<NodeId>>,
+    pub(super) phases: SecondaryMap<PhaseId, Option<PhaseId>>,
+    /// Each node that the pass made, and the part of the new program that it stands for: it was written there.
+    pub(super) made: Vec<(NodeId, Item)>,
 }
 
 /// What becomes of a node.
@@ -28,33 +31,35 @@ pub(super) enum Fate {
 pub(super) fn without(program: &Program, step: StepId, fates: &SecondaryMap<NodeId, Fate>) -> Rewrite {
     let old = &program.steps[step];
     let mut kept = Step { name: old.name.clone(), variants: old.variants.clone(), ..Step::default() };
-    let mut renumbered: SecondaryMap<NodeId, Option<NodeId>> = SecondaryMap::with_capacity(old.nodes.len());
+    let mut nodes: SecondaryMap<NodeId, Option<NodeId>> = SecondaryMap::with_capacity(old.nodes.len());
+    let mut phases = SecondaryMap::new();
     for (id, node) in old.nodes.iter().filter(|&(id, _)| fates[id] == Fate::Stays) {
         let after = followed(old, fates, id, &node.after);
-        renumbered[id] = Some(kept.nodes.push(Node { name: node.name.clone(), op: node.op.clone(), after }));
+        nodes[id] = Some(kept.nodes.push(Node { name: node.name.clone(), op: node.op.clone(), after }));
     }
-    let renumber = |nodes: &mut Vec<NodeId>| *nodes = nodes.iter().filter_map(|&node| renumbered[node]).collect();
+    let renumber = |list: &mut Vec<NodeId>| *list = list.iter().filter_map(|&node| nodes[node]).collect();
     for node in kept.nodes.values_mut() {
         renumber(&mut node.after);
         bodies_mut(&mut node.op).into_iter().for_each(renumber);
     }
-    for phase in old.phases.values() {
+    for (id, phase) in old.phases.iter() {
         let mut phase = phase.clone();
         renumber(&mut phase.nodes);
         if !phase.nodes.is_empty() {
-            kept.phases.push(phase);
+            phases[id] = Some(kept.phases.push(phase));
         }
     }
     let mut program = program.clone();
     program.steps[step] = kept;
-    Rewrite { program, renumbered }
+    Rewrite { program, nodes, phases, made: Vec::new() }
 }
 
-/// A rewrite that keeps every node's number.
+/// A rewrite that keeps every number.
 pub(super) fn unmoved(program: Program, step: StepId) -> Rewrite {
-    let mut renumbered = SecondaryMap::new();
-    program.steps[step].nodes.keys().for_each(|node| renumbered[node] = Some(node));
-    Rewrite { program, renumbered }
+    let (mut nodes, mut phases) = (SecondaryMap::new(), SecondaryMap::new());
+    program.steps[step].nodes.keys().for_each(|node| nodes[node] = Some(node));
+    program.steps[step].phases.keys().for_each(|phase| phases[phase] = Some(phase));
+    Rewrite { program, nodes, phases, made: Vec::new() }
 }
 
 /// The bodies of a conditional, to be edited.

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::edit::{Rewrite, unmoved};
 use crate::entity::StepId;
-use crate::ir::{Node, NodeOp, Program};
+use crate::ir::{Item, Node, NodeOp, Program};
 
 /// Gives each guarded phase of the step one node, `guard_PHASE`, whose body is the phase.
 pub(super) fn guard(program: &Program, step: StepId) -> Option<Rewrite> {
@@ -23,12 +23,14 @@ pub(super) fn guard(program: &Program, step: StepId) -> Option<Rewrite> {
         }
         guards.push((id, condition, name));
     }
+    let mut made = Vec::with_capacity(guards.len());
     for (id, condition, name) in guards {
         let then_body = std::mem::take(&mut edited.phases[id].nodes);
         let op = NodeOp::If { condition, then_body, else_body: Vec::new() };
         let node = edited.nodes.push(Node { name, op, after: Vec::new() });
         edited.phases[id].nodes.push(node);
         edited.phases[id].guard = None;
+        made.push((node, Item::Phase(step, id)));
     }
-    Some(unmoved(program, step))
+    Some(Rewrite { made, ..unmoved(program, step) })
 }

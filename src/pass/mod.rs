@@ -11,8 +11,8 @@ mod prune;
 mod repeat;
 mod split;
 
-use crate::entity::{NodeId, StepId};
-use crate::ir::{Diagnostics, Program};
+use crate::entity::StepId;
+use crate::ir::{Diagnostics, Item, Program};
 use crate::valid::{ValidProgram, validate_rewrite};
 use edit::Rewrite;
 
@@ -87,7 +87,10 @@ fn apply(
     let _span = tracing::debug_span!("pass", name).entered();
     let Some(rewrite) = pass(program.program(), step) else { return Ok(program) };
     let mut origins = program.origins().clone();
-    origins.renumber(step, |node: NodeId| rewrite.renumbered[node]);
+    origins.renumber(step, |node| rewrite.nodes[node], |phase| rewrite.phases[phase]);
+    for (node, stands_for) in rewrite.made {
+        origins.set(Item::Node(step, node), origins.get(&stands_for));
+    }
     validate_rewrite(rewrite.program, origins, &program)
         .map_err(|diagnostics| PassError::BrokenResult { pass: name, diagnostics })
 }

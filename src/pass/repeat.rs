@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::edit::{Fate, Rewrite, fates, without};
 use crate::entity::{NodeId, PrimaryMap, StepId};
-use crate::ir::{LoopBound, Node, NodeOp, Phase, Program, Step};
+use crate::ir::{Item, LoopBound, Node, NodeOp, Phase, Program, Step};
 
 /// The phase that a looped step has, and its one node.
 const PHASE: &str = "loop";
@@ -20,6 +20,8 @@ pub(super) fn repeat(program: &Program, step: StepId, variant: Option<&str>, cou
     let op = NodeOp::While { max: LoopBound::Const(count), index: None, until: None, body };
     let node = edited.nodes.push(Node { name: NODE.into(), op, after: Vec::new() });
     edited.phases = PrimaryMap::new();
+    rewrite.phases.clear();
+    rewrite.made.push((node, Item::Step(step)));
     edited.phases.push(Phase { name: PHASE.into(), nodes: vec![node], ..Phase::default() });
     rewrite
 }

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::edit::{Rewrite, bodies_mut, unmoved};
 use super::library::library_epilogue;
 use crate::entity::{NodeId, PrimaryMap, StepId, ValueId};
-use crate::ir::{Expr, ExprOp, Gemm, IndexTerm, Map, Node, NodeOp, Program, Step, Store, Target, View};
+use crate::ir::{Expr, ExprOp, Gemm, IndexTerm, Item, Map, Node, NodeOp, Program, Step, Store, Target, View};
 
 /// Makes a product whose epilogue the library lacks two nodes: the product alone, `NAME.mm`, and in its place the map `NAME`
 /// that applies the epilogue to D where it lies. So every device runs the same units, and no memory is added.
@@ -19,9 +19,12 @@ pub(super) fn split(program: &Program, step: StepId) -> Option<Rewrite> {
         return None;
     }
     let mut rewrite = unmoved(program.clone(), step);
-    let edited = &mut rewrite.program.steps[step];
+    let Rewrite { program, made, .. } = &mut rewrite;
+    let edited = &mut program.steps[step];
     let mut taken: FxHashSet<String> = edited.nodes.values().map(|node| node.name.clone()).collect();
-    let products = beyond.into_iter().filter_map(|id| Some((id, product_of(edited, id, &mut taken)?))).collect();
+    let products: FxHashMap<NodeId, NodeId> =
+        beyond.into_iter().filter_map(|id| Some((id, product_of(edited, id, &mut taken)?))).collect();
+    made.extend(products.iter().map(|(&map, &product)| (product, Item::Node(step, map))));
     list_before(edited, &products);
     Some(rewrite)
 }

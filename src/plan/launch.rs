@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::error::PlanError;
+use super::error::{PlanError, PlanNode};
 use super::options::Target;
 use crate::ir::{Arg, Dim, KernelCall, KernelDecl, LaunchConfig, LaunchRule, NodeOp, Program, Shape};
 
@@ -24,10 +24,10 @@ pub(super) fn symbols<'a>(program: &'a Program, call: &KernelCall) -> FxHashMap<
 ///
 /// # Errors
 /// [`PlanError::LaunchRule`], and [`PlanError::LaunchLimit`] for numbers beyond 32 bits.
-pub(super) fn kernel_launch(program: &Program, node: &str, call: &KernelCall) -> Result<LaunchConfig, PlanError> {
+pub(super) fn kernel_launch(program: &Program, node: &PlanNode, call: &KernelCall) -> Result<LaunchConfig, PlanError> {
     let decl = &program.kernels[call.kernel];
     let missing =
-        |name: &str| PlanError::LaunchRule { node: node.into(), kernel: decl.name.clone(), name: name.into() };
+        |name: &str| PlanError::LaunchRule { node: node.clone(), kernel: decl.name.clone(), name: name.into() };
     let shape_of = |name: &str| {
         let wanted = |(param, _): &(usize, Shape)| decl.params[*param].name == name;
         arguments(program, decl, call).find(wanted).map(|(_, shape)| shape).ok_or_else(|| missing(name))
@@ -35,8 +35,7 @@ pub(super) fn kernel_launch(program: &Program, node: &str, call: &KernelCall) ->
     let narrow = |what, found: u64| {
         let remedy = "let each block do more";
         let limit = u64::from(GRID_LIMITS[0]);
-        let too_large = PlanError::LaunchLimit { node: node.into(), what, found, limit, remedy };
-        u32::try_from(found).map_err(|_| too_large)
+        u32::try_from(found).map_err(|_| PlanError::LaunchLimit { node: node.clone(), what, found, limit, remedy })
     };
     let (grid, block) = match &decl.launch {
         LaunchRule::Elements { of, block, per_thread } => {
@@ -68,8 +67,9 @@ pub(super) fn kernel_launch(program: &Program, node: &str, call: &KernelCall) ->
         None => 0,
     };
     let shared = u64::from(decl.shared.base) + per_unit;
-    let too_much = PlanError::SharedMemory { node: node.into(), found: shared, limit: u64::from(u32::MAX) };
-    Ok(LaunchConfig { grid, block, shared: u32::try_from(shared).map_err(|_| too_much)? })
+    let limit = u64::from(u32::MAX);
+    let too_much = |_| PlanError::SharedMemory { node: node.clone(), found: shared, limit };
+    Ok(LaunchConfig { grid, block, shared: u32::try_from(shared).map_err(too_much)? })
 }
 
 /// The buffer arguments of a call, with the number of their parameter.
@@ -103,15 +103,15 @@ const SYSTEM_SHARED: u64 = 1024;
 ///
 /// # Errors
 /// The limit that the launch exceeds.
-pub(super) fn check_limits(node: &str, config: &LaunchConfig, target: &Target) -> Result<(), PlanError> {
+pub(super) fn check_limits(node: &PlanNode, config: &LaunchConfig, target: &Target) -> Result<(), PlanError> {
     let axes = |extents: [u32; 3], limits: [u32; 3], names: [&'static str; 3], what, remedy| {
         if extents.contains(&0) {
-            return Err(PlanError::EmptyLaunch { node: node.into(), what });
+            return Err(PlanError::EmptyLaunch { node: node.clone(), what });
         }
         let over = (0..3).find(|&axis| extents[axis] > limits[axis]);
         over.map_or(Ok(()), |axis| {
             let (found, limit) = (u64::from(extents[axis]), u64::from(limits[axis]));
-            Err(PlanError::LaunchLimit { node: node.into(), what: names[axis], found, limit, remedy })
+            Err(PlanError::LaunchLimit { node: node.clone(), what: names[axis], found, limit, remedy })
         })
     };
     axes(config.grid, GRID_LIMITS, ["grid x", "grid y", "grid z"], "grid", "let each block do more")?;
@@ -119,11 +119,11 @@ pub(super) fn check_limits(node: &str, config: &LaunchConfig, target: &Target) -
     let found = product(config.block);
     if found > THREADS_LIMIT {
         let (what, remedy) = ("the number of threads of a block", "take smaller blocks");
-        return Err(PlanError::LaunchLimit { node: node.into(), what, found, limit: THREADS_LIMIT, remedy });
+        return Err(PlanError::LaunchLimit { node: node.clone(), what, found, limit: THREADS_LIMIT, remedy });
     }
     if config.shared > target.shared_per_block {
         let (found, limit) = (u64::from(config.shared), u64::from(target.shared_per_block));
-        return Err(PlanError::SharedMemory { node: node.into(), found, limit });
+        return Err(PlanError::SharedMemory { node: node.clone(), found, limit });
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ pub(super) fn check_limits(node: &str, config: &LaunchConfig, target: &Target) -
 /// # Errors
 /// The limit that it exceeds.
 pub(super) fn check_kernel(
-    node: &str,
+    node: &PlanNode,
     decl: &KernelDecl,
     config: &LaunchConfig,
     target: &Target,
@@ -142,7 +142,7 @@ pub(super) fn check_kernel(
     if let Some(cluster) = decl.cluster {
         let text = cluster.map(|extent| extent.to_string()).join("×");
         cluster_fault(cluster, config.grid, target)
-            .map_or(Ok(()), |reason| Err(PlanError::Cluster { node: node.into(), cluster: text, reason }))?;
+            .map_or(Ok(()), |reason| Err(PlanError::Cluster { node: node.clone(), cluster: text, reason }))?;
     }
     let per_multiprocessor = RESIDENT_BLOCKS
         .min(RESIDENT_THREADS / product(config.block))
@@ -150,7 +150,7 @@ pub(super) fn check_kernel(
     let (found, limit) = (product(config.grid), per_multiprocessor * u64::from(target.multiprocessors));
     if decl.cooperative && found > limit {
         let multiprocessors = target.multiprocessors;
-        return Err(PlanError::CooperativeGrid { node: node.into(), found, limit, multiprocessors });
+        return Err(PlanError::CooperativeGrid { node: node.clone(), found, limit, multiprocessors });
     }
     Ok(())
 }
@@ -171,7 +171,7 @@ fn cluster_fault(cluster: [u32; 3], grid: [u32; 3], target: &Target) -> Option<S
 ///
 /// # Errors
 /// [`PlanError::DriverTooOld`].
-pub(super) fn check_driver(node: &str, op: &NodeOp, target: &Target) -> Result<(), PlanError> {
+pub(super) fn check_driver(node: &PlanNode, op: &NodeOp, target: &Target) -> Result<(), PlanError> {
     let (what, needed) = match op {
         NodeOp::If { else_body, .. } if else_body.is_empty() => ("a conditional node", 12_040),
         NodeOp::If { .. } => ("a conditional node with `else`", 12_080),
@@ -182,7 +182,7 @@ pub(super) fn check_driver(node: &str, op: &NodeOp, target: &Target) -> Result<(
     if target.driver >= needed {
         return Ok(());
     }
-    Err(PlanError::DriverTooOld { node: node.into(), what, found: target.driver, needed })
+    Err(PlanError::DriverTooOld { node: node.clone(), what, found: target.driver, needed })
 }
 
 fn product(extents: [u32; 3]) -> u64 {

@@ -19,7 +19,7 @@ mod units;
 pub use crate::analysis::Hazard;
 pub use check::{CheckError, check};
 pub use counts::Counts;
-pub use error::PlanError;
+pub use error::{PlanError, PlanNode};
 pub use identity::PlanIdentity;
 pub use options::{Fuse, FusionPlan, GemmImpl, GemmKey, Graphs, Repeat, Schedule, Target, Tuning};
 pub use planner::plan;

@@ -29,7 +29,7 @@ pub fn plan(
     let _span = tracing::debug_span!("plan", step, variant, plan = fusion.name).entered();
     let id = find(program.program(), step, variant)?;
     let mut program = pass::run(program, id, &wanted(&fusion.fuse))?;
-    check_repeat(program.program(), &program.program().steps[id], variant, fusion)?;
+    check_repeat(&program, id, variant, fusion)?;
     if let Repeat::Loop(steps) = fusion.repeat {
         program = pass::looped(program, id, variant, steps)?;
     }
@@ -99,8 +99,18 @@ fn lower(
     let step = &program.program().steps[id];
     let chain = fusion.schedule == Schedule::Chain || fusion.graphs == Graphs::PerNode;
     let (copies, units) = (fusion.repeat.copies(), PrimaryMap::new());
-    let mut lowering =
-        Lowering { program: program.program(), step, target, tuning, chain, in_loop: false, copies, units };
+    let mut lowering = Lowering {
+        program: program.program(),
+        origins: program.origins(),
+        step_id: id,
+        step,
+        target,
+        tuning,
+        chain,
+        in_loop: false,
+        copies,
+        units,
+    };
     let phases: Vec<(PhaseId, &[NodeId])> =
         step.phases_in(variant).map(|(phase, content)| (phase, content.nodes.as_slice())).collect();
     let graphs = {

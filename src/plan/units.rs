@@ -2,15 +2,15 @@
 
 use rustc_hash::FxHashMap;
 
-use super::error::PlanError;
+use super::error::{PlanError, PlanNode};
 use super::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use super::options::{GemmImpl, GemmKey, Target, Tuning};
 use super::order::order;
 use super::types::{Body, Unit, Work};
 use crate::analysis::{Dependency, Reason};
 use crate::codegen::{map_launch, reduce_schedule};
-use crate::entity::{NodeId, PhaseId, PrimaryMap, UnitId};
-use crate::ir::{Gemm, LaunchConfig, NodeOp, Program, Reduce, Step, subtree_accesses};
+use crate::entity::{NodeId, PhaseId, PrimaryMap, StepId, UnitId};
+use crate::ir::{Gemm, Item, LaunchConfig, NodeOp, Origins, Program, Reduce, Step, subtree_accesses};
 
 /// A node where a plan lists it: once, or once per step of an unrolled plan.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Listed {
 /// Makes the units of one step.
 pub(super) struct Lowering<'a> {
     pub(super) program: &'a Program,
+    pub(super) origins: &'a Origins,
+    pub(super) step_id: StepId,
     pub(super) step: &'a Step,
     pub(super) target: &'a Target,
     pub(super) tuning: &'a Tuning,
@@ -80,8 +82,9 @@ impl Lowering<'_> {
         let Listed { phase, node, iteration } = listed;
         let name = [&self.step.phases[phase].name, ".", &self.step.nodes[node].name].concat();
         let name = numbered(&name, iteration, self.copies);
-        let work = self.work(&name, listed)?;
-        Ok(self.units.push(Unit { name, phase, node, iteration, work }))
+        let named = PlanNode { name, origin: self.origins.get(&Item::Node(self.step_id, node)) };
+        let work = self.work(&named, listed)?;
+        Ok(self.units.push(Unit { name: named.name, phase, node, iteration, work }))
     }
 
     /// The body of a conditional that is listed so.
@@ -90,10 +93,10 @@ impl Lowering<'_> {
         self.body(&nodes)
     }
 
-    fn work(&mut self, name: &str, listed: Listed) -> Result<Work, PlanError> {
+    fn work(&mut self, named: &PlanNode, listed: Listed) -> Result<Work, PlanError> {
         let step = self.step;
         let op = &step.nodes[listed.node].op;
-        check_driver(name, op, self.target)?;
+        check_driver(named, op, self.target)?;
         match op {
             NodeOp::If { then_body, else_body, .. } => {
                 let then_body = self.inner(listed, then_body)?;
@@ -110,27 +113,27 @@ impl Lowering<'_> {
                 Ok(Work::While { body: body? })
             }
             NodeOp::Kernel(call) => {
-                let config = kernel_launch(self.program, name, call)?;
-                check_kernel(name, &self.program.kernels[call.kernel], &config, self.target)?;
+                let config = kernel_launch(self.program, named, call)?;
+                check_kernel(named, &self.program.kernels[call.kernel], &config, self.target)?;
                 Ok(Work::Kernel(config))
             }
-            NodeOp::Map(map) => self.generated(name, map_launch(&map.space)).map(Work::Map),
-            NodeOp::Reduce(reduce) => self.reduce(name, reduce),
+            NodeOp::Map(map) => self.generated(named, map_launch(&map.space)).map(Work::Map),
+            NodeOp::Reduce(reduce) => self.reduce(named, reduce),
             NodeOp::Gemm(gemm) => Ok(Work::Gemm(self.gemm(gemm))),
             NodeOp::Copy { .. } => Ok(Work::Copy),
             NodeOp::Fill { .. } => Ok(Work::Fill),
         }
     }
 
-    fn reduce(&self, name: &str, reduce: &Reduce) -> Result<Work, PlanError> {
+    fn reduce(&self, named: &PlanNode, reduce: &Reduce) -> Result<Work, PlanError> {
         let schedule = reduce_schedule(reduce);
-        self.generated(name, schedule.first)?;
-        schedule.second.map(|second| self.generated(name, second)).transpose()?;
+        self.generated(named, schedule.first)?;
+        schedule.second.map(|second| self.generated(named, second)).transpose()?;
         Ok(Work::Reduce(schedule))
     }
 
-    fn generated(&self, name: &str, config: LaunchConfig) -> Result<LaunchConfig, PlanError> {
-        check_limits(name, &config, self.target).map(|()| config)
+    fn generated(&self, named: &PlanNode, config: LaunchConfig) -> Result<LaunchConfig, PlanError> {
+        check_limits(named, &config, self.target).map(|()| config)
     }
 
     fn gemm(&self, gemm: &Gemm) -> GemmImpl {

@@ -6,10 +6,11 @@ use super::CheckError;
 use crate::analysis::Varying;
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, SecondaryMap, UnitId};
-use crate::ir::{LoopBound, NodeOp};
+use crate::ir::{LoopBound, NodeOp, Origin};
+use crate::plan::error::PlanNode;
 use crate::plan::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use crate::plan::options::{Graphs, Repeat};
-use crate::plan::types::{Body, StepPlan, Work};
+use crate::plan::types::{Body, StepPlan, Unit, Work};
 
 /// A body and where it hangs.
 pub(super) struct BodyView<'a> {
@@ -179,7 +180,7 @@ impl<'a> Structure<'a, '_> {
                 let reason = "is in no body";
                 self.errors.push(CheckError::MisplacedUnit { unit: unit.name.clone(), reason });
             }
-            if let Some(expected) = self.wrong_work(unit.node, &unit.name, &unit.work) {
+            if let Some(expected) = self.wrong_work(unit) {
                 let found = describe(&unit.work);
                 self.errors.push(CheckError::WrongWork { unit: unit.name.clone(), found, expected });
             }
@@ -187,17 +188,18 @@ impl<'a> Structure<'a, '_> {
     }
 
     /// What the unit must run as, if that differs from what it does.
-    fn wrong_work(&self, node: NodeId, name: &str, work: &Work) -> Option<String> {
+    fn wrong_work(&self, unit: &Unit) -> Option<String> {
         let (program, target) = (self.plan.program.program(), &self.plan.target);
-        let Some(op) = program.steps[self.plan.step].nodes.get(node).map(|node| &node.op) else {
+        let name = &PlanNode { name: unit.name.clone(), origin: Origin::Unknown };
+        let Some(op) = program.steps[self.plan.step].nodes.get(unit.node).map(|node| &node.op) else {
             return Some("nothing: it does not exist".to_owned());
         };
         if let Err(error) = check_driver(name, op, target) {
             return Some(error.to_string());
         }
         let launch = |expected| Some(format!("a launch of {expected}"));
-        let shape = |expected: usize| (work.bodies().len() != expected).then(|| format!("{expected} bodies"));
-        match (op, work) {
+        let shape = |expected: usize| (unit.work.bodies().len() != expected).then(|| format!("{expected} bodies"));
+        match (op, &unit.work) {
             (NodeOp::Kernel(call), Work::Kernel(config)) => match kernel_launch(program, name, call) {
                 Ok(expected) if expected != *config => launch(expected),
                 Ok(_) => check_kernel(name, &program.kernels[call.kernel], config, target).err().map(|e| e.to_string()),
