@@ -84,6 +84,48 @@ fn check_underlines_the_guilty_text() {
     }
 }
 
+/// Protects: what cannot be planned is shown where it is written, by every command that plans.
+#[test]
+fn planning_errors_underline_the_node() {
+    let folder = folder(&[]);
+    std::fs::write(folder.path().join("fed.toml"), SPEC).expect("written");
+    for command in ["lower", "run", "bench"] {
+        let plans = if command == "bench" { ["--plans", "mega"] } else { ["--plan", "mega"] };
+        let args = [&[command, "fed.toml", "--step", "add", "--loop", "2"][..], &plans].concat();
+        let done = stepgraph(folder.path(), &args);
+        assert_eq!((done.code, done.out.as_str()), (1, ""), "{}", done.err);
+        for text in ["reads the", "same part of the input", "[fed.toml:13:1]", "sum = { map", "───"] {
+            assert!(done.err.contains(text), "{text}: {}", done.err);
+        }
+    }
+    let kernel = "extern \"C\" __global__ void wide(float* __restrict__ y) {}";
+    std::fs::write(folder.path().join("wide.cu"), kernel).expect("written");
+    let launch = "launch = { grid = [1, 1, 1], block = [2048, 1, 1] }";
+    let spec = format!(
+        "program = \"wide\"\nstate = {{ y = [4] }}\n[kernel.wide]\nfile = \"wide.cu\"\nparams = {{ y = \"Out[n]\" }}\n{launch}\n\
+         [run.main]\nfirst = {{ map = \"y + 1\", out = \"y\" }}\nsecond = {{ kernel = \"wide\", y = \"y\" }}\n"
+    );
+    std::fs::write(folder.path().join("wide.toml"), spec).expect("written");
+    let done = stepgraph(folder.path(), &["check", "wide.toml"]);
+    assert_eq!((done.code, done.out.as_str()), (1, ""), "{}", done.err);
+    for text in ["block x is 2048", "[wide.toml:9:1]", "second = { kernel"] {
+        assert!(done.err.contains(text), "{text}: {}", done.err);
+    }
+}
+
+/// Protects: an error in a line of a megabyte shows the guilty part of it and says which column that is; nobody has to scroll.
+#[test]
+fn long_lines_are_shown_in_part() {
+    let folder = folder(&[]);
+    let line = format!("{}wrong\" }} # {}", "rate * x + ".repeat(200), "long ".repeat(200_000));
+    std::fs::write(folder.path().join("long.toml"), SPEC.replace("rate * x\" }", &line)).expect("written");
+    let done = stepgraph(folder.path(), &["check", "long.toml"]);
+    assert_eq!(done.code, 1);
+    assert!(done.err.contains("there is no buffer or scalar `wrong`"), "{}", &done.err[..done.err.len().min(2000)]);
+    assert!(done.err.contains("[long.toml:13:2222]"), "{}", &done.err[..done.err.len().min(2000)]);
+    assert!(done.err.contains("…") && done.err.contains("─────") && done.err.len() < 2000, "{} bytes", done.err.len());
+}
+
 /// Protects: the canonical form of a spec is itself a spec, and its own canonical form.
 #[test]
 fn canonical_specs_are_stable() {

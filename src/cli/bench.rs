@@ -7,27 +7,28 @@ use std::time::Instant;
 
 use stepgraph::bench::{BenchOptions, BenchReport, Contender, Progress as Stage, bench};
 use stepgraph::ir::{DType, Program, Role};
-use stepgraph::plan::{FusionPlan, Graphs, Repeat, Tuning, plan};
+use stepgraph::plan::{FusionPlan, Graphs, Repeat};
 use stepgraph::runtime::Session;
 
 use super::args::BenchArgs;
 use super::failure::Failure;
 use super::progress::Progress;
-use super::{check, lower, run, tensors};
+use super::spec::Spec;
+use super::{lower, run, tensors};
 
 /// Compares the plans, prints the table, and writes the report where one is asked for.
 pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure> {
-    let program = check::read(&args.spec)?;
+    let spec = Spec::read(&args.spec)?;
     if let Some(folder) = &args.report {
         std::fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
     }
     let (device, _) = run::choose(args.device);
     let (step, variant, target) =
-        (run::step_of(&program, args.step.as_deref())?, args.variant.as_deref(), run::target(device));
+        (run::step_of(spec.program(), args.step.as_deref())?, args.variant.as_deref(), run::target(device));
     let mut contenders = Vec::with_capacity(args.plans.len());
     for fusion in fusions(args)? {
         let start = Instant::now();
-        let plan = plan(&program, step, variant, &fusion, &target, &Tuning::default())?;
+        let plan = spec.plan(step, variant, &fusion, &target)?;
         contenders.push(Contender { name: fusion.name, plan, planned_in: start.elapsed() });
     }
     let BenchArgs { rounds, launches, seed, .. } = *args;
@@ -38,8 +39,8 @@ pub(super) fn run(args: &BenchArgs, out: &mut impl Write) -> Result<(), Failure>
         &contenders,
         &options,
         |session| match &args.inputs {
-            Some(path) => tensors::load(session, program.program(), path).map(drop),
-            None => randomise(session, program.program(), seed),
+            Some(path) => tensors::load(session, spec.program(), path).map(drop),
+            None => randomise(session, spec.program(), seed),
         },
         |stage| {
             if let Stage::Sampled(..) = stage {

@@ -4,28 +4,21 @@ use std::io::Write;
 
 use stepgraph::ir::{Program, Role};
 use stepgraph::plan::{FusionPlan, Target};
-use stepgraph::spec::{self, SpecOptions};
-use stepgraph::valid::ValidProgram;
 
-use super::args::{CheckArgs, SpecArgs};
+use super::args::CheckArgs;
 use super::failure::Failure;
 use super::lower::plans_of;
+use super::spec::Spec;
 
 /// Reads, validates and plans; prints a summary, or the canonical spec.
 pub(super) fn run(args: &CheckArgs, out: &mut impl Write) -> Result<(), Failure> {
-    let program = read(&args.spec)?;
-    plans_of(&program, None, None, &FusionPlan::mega(), &Target::default())?;
+    let spec = Spec::read(&args.spec)?;
+    plans_of(&spec, None, None, &FusionPlan::mega(), &Target::default())?;
     if args.canonical {
-        write!(out, "{}", spec::write(program.program()))?;
+        write!(out, "{}", stepgraph::spec::write(spec.program()))?;
         return Ok(());
     }
-    summary(program.program(), out)
-}
-
-/// Reads and validates a spec.
-pub(super) fn read(args: &SpecArgs) -> Result<ValidProgram, Failure> {
-    let options = SpecOptions { dims: args.set.iter().cloned().collect(), ..SpecOptions::default() };
-    Ok(spec::read(&args.spec, &options)?.validate()?)
+    summary(spec.program(), out)
 }
 
 fn summary(program: &Program, out: &mut impl Write) -> Result<(), Failure> {

@@ -4,11 +4,14 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use miette::{Diagnostic, NamedSource, Report, SourceSpan};
+use miette::{Diagnostic, LabeledSpan, Report, SourceCode};
 use stepgraph::bench::BenchError;
+use stepgraph::ir::Origin;
 use stepgraph::plan::PlanError;
 use stepgraph::runtime::RuntimeError;
 use stepgraph::spec::{SpecError, SpecErrors};
+
+use super::excerpt::{Excerpt, Source};
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -36,6 +39,25 @@ impl Failure {
         Self { code, reports: vec![Report::msg(message.to_string())] }
     }
 
+    /// A step of this spec cannot be planned as the command line asks.
+    pub(super) fn of_plan(error: &PlanError, source: &Source) -> Self {
+        let asked_wrongly = matches!(
+            error,
+            PlanError::UnknownStep { .. }
+                | PlanError::UnknownVariant { .. }
+                | PlanError::VariantNeeded { .. }
+                | PlanError::LoopOfParts { .. }
+                | PlanError::TooManyUnits { .. }
+        );
+        let excerpt = match error.origin() {
+            Origin::Spec { start, end } => Some(source.excerpt(start..end)),
+            Origin::Unknown | Origin::Code(_) => None,
+        };
+        let help = matches!(error, PlanError::VariantNeeded { .. }).then_some("--variant NAME");
+        let report = Report::new(Located { message: error.to_string(), help, excerpt });
+        Self { code: if asked_wrongly { Self::USAGE } else { Self::PROGRAM }, reports: vec![report] }
+    }
+
     /// Prints the reports and gives the exit code. Nothing can be done where standard error is closed.
     pub(super) fn report(self) -> ExitCode {
         let mut err = io::stderr().lock();
@@ -53,13 +75,14 @@ impl Failure {
 /// An error with the text that it is about.
 #[derive(Debug)]
 struct Located {
-    error: SpecError,
-    source: Option<(NamedSource<String>, SourceSpan)>,
+    message: String,
+    help: Option<&'static str>,
+    excerpt: Option<Excerpt>,
 }
 
 impl fmt::Display for Located {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
+        f.write_str(&self.message)
     }
 }
 
@@ -67,16 +90,16 @@ impl std::error::Error for Located {}
 
 impl Diagnostic for Located {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.error.help().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+        self.help.map(|help| Box::new(help) as Box<dyn fmt::Display>)
     }
 
-    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        self.source.as_ref().map(|(source, _)| source as &dyn miette::SourceCode)
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.excerpt.as_ref().map(|excerpt| excerpt as &dyn SourceCode)
     }
 
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
-        let (_, span) = self.source.as_ref()?;
-        Some(Box::new(std::iter::once(miette::LabeledSpan::new_with_span(None, *span))))
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = self.excerpt.as_ref()?.span();
+        Some(Box::new(std::iter::once(LabeledSpan::new_with_span(None, span))))
     }
 }
 
@@ -85,28 +108,14 @@ impl From<SpecErrors> for Failure {
         let SpecErrors { name, source_text, errors } = errors;
         let only_usage = errors.iter().all(|labelled| matches!(labelled.error, SpecError::UnknownDim { .. }));
         let code = if only_usage { Self::USAGE } else { Self::PROGRAM };
+        let source = Source { name, text: source_text };
         let reports = errors.into_iter().map(|labelled| {
             // An empty span at 0 means that no text is guilty.
-            let located = labelled.span != (0..0) && !source_text.is_empty();
-            let source = located
-                .then(|| (NamedSource::new(&name, source_text.to_string()), SourceSpan::from(labelled.span.clone())));
-            Report::new(Located { error: labelled.error, source })
+            let is_located = labelled.span != (0..0) && !source.text.is_empty();
+            let excerpt = is_located.then(|| source.excerpt(labelled.span.clone()));
+            Report::new(Located { message: labelled.message(), help: labelled.help(), excerpt })
         });
         Self { code, reports: reports.collect() }
-    }
-}
-
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
-        let asked_wrongly = matches!(
-            error,
-            PlanError::UnknownStep { .. }
-                | PlanError::UnknownVariant { .. }
-                | PlanError::VariantNeeded { .. }
-                | PlanError::LoopOfParts { .. }
-                | PlanError::TooManyUnits { .. }
-        );
-        Self::plain(if asked_wrongly { Self::USAGE } else { Self::PROGRAM }, &error)
     }
 }
 

@@ -2,19 +2,18 @@
 
 use std::io::Write;
 
-use stepgraph::plan::{FusionPlan, PlanError, Repeat, StepPlan, Target, Tuning, plan};
-use stepgraph::valid::ValidProgram;
+use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target};
 
 use super::args::{Format, LowerArgs, PlanArgs};
-use super::check;
 use super::failure::Failure;
+use super::spec::Spec;
 
 /// Prints plans.
 pub(super) fn run(args: &LowerArgs, out: &mut impl Write) -> Result<(), Failure> {
-    let program = check::read(&args.spec)?;
+    let spec = Spec::read(&args.spec)?;
     let fusion = repeated(&args.plan)?;
     let (step, variant) = (args.plan.step.as_deref(), args.plan.variant.as_deref());
-    let plans = plans_of(&program, step, variant, &fusion, &Target::default())?;
+    let plans = plans_of(&spec, step, variant, &fusion, &Target::default())?;
     match args.format {
         Format::Text => {
             for (at, plan) in plans.iter().enumerate() {
@@ -47,23 +46,22 @@ pub(super) fn repeated(args: &PlanArgs) -> Result<FusionPlan, Failure> {
 
 /// The plans of one step or all, in one variant or all.
 pub(super) fn plans_of(
-    program: &ValidProgram,
+    spec: &Spec,
     step: Option<&str>,
     variant: Option<&str>,
     fusion: &FusionPlan,
     target: &Target,
-) -> Result<Vec<StepPlan>, PlanError> {
-    let tuning = Tuning::default();
-    let steps = program.program().steps.values();
+) -> Result<Vec<StepPlan>, Failure> {
+    let steps = spec.program().steps.values();
     let known: Vec<_> = steps.filter(|known| step.is_none_or(|name| name == known.name)).collect();
     if let ([], Some(name)) = (&known[..], step) {
-        return plan(program, name, variant, fusion, target, &tuning).map(|plan| vec![plan]);
+        return spec.plan(name, variant, fusion, target).map(|plan| vec![plan]);
     }
     let mut plans = Vec::new();
     for step in known {
         let forms = if variant.is_some() { vec![variant] } else { step.forms() };
         for form in forms {
-            plans.push(plan(program, &step.name, form, fusion, target, &tuning)?);
+            plans.push(spec.plan(&step.name, form, fusion, target)?);
         }
     }
     Ok(plans)

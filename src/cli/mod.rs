@@ -4,10 +4,12 @@ mod args;
 mod bench;
 mod check;
 mod doctor;
+mod excerpt;
 mod failure;
 mod lower;
 mod progress;
 mod run;
+mod spec;
 mod tensors;
 
 use std::io::{self, Write};

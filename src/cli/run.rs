@@ -7,30 +7,30 @@ use std::time::Instant;
 use stepgraph::cuda::probe;
 use stepgraph::entity::{NodeId, StepId};
 use stepgraph::ir::{ConstValue, DType, Program, Resource, Role, Step, node_accesses};
-use stepgraph::plan::{StepPlan, Target, Tuning, plan};
+use stepgraph::plan::{StepPlan, Target};
 use stepgraph::runtime::{Device, Session, TensorData};
-use stepgraph::valid::ValidProgram;
 
 use super::args::{DeviceChoice, RunArgs};
 use super::failure::Failure;
 use super::progress::Progress;
-use super::{check, lower, tensors};
+use super::spec::Spec;
+use super::{lower, tensors};
 
 /// Of buffers with more elements, only type and shape are shown.
 const SHOWN_ELEMENTS: usize = 8;
 
 /// Runs the step, prints its outputs, and writes the dump last, when nothing can fail any more.
 pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
-    let program = check::read(&args.spec)?;
+    let spec = Spec::read(&args.spec)?;
     let (device, why) = choose(args.device);
-    let plan = plan_of(args, &program, device)?;
+    let plan = plan_of(args, &spec, device)?;
     let launches = launches(args, &plan)?;
     if let Some(path) = &args.dump {
         tensors::place(path)?;
     }
     let mut session = Session::builder().seed(args.seed).on_failure(args.on_failure.into()).open(device, [plan])?;
     if let Some(path) = &args.inputs {
-        let left_out = tensors::load(&mut session, program.program(), path)?;
+        let left_out = tensors::load(&mut session, spec.program(), path)?;
         tensors::note_left_out(&left_out, path, out)?;
     }
     let report = session.report();
@@ -53,9 +53,9 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
         plan.step_name(),
         plan.fusion().name
     )?;
-    let results = tensors::collect(&mut session, program.program())?;
+    let results = tensors::collect(&mut session, spec.program())?;
     let step = session.plans()[0].step();
-    show(program.program(), step, &results, out)?;
+    show(spec.program(), step, &results, out)?;
     if let Some(path) = &args.dump {
         tensors::save(path, &results)?;
         writeln!(out, "wrote {} tensors to {}", results.len(), path.display())?;
@@ -77,15 +77,15 @@ pub(super) fn choose(choice: DeviceChoice) -> (Device, String) {
 }
 
 /// The plan of the step that is asked for, or of the only one, for the device that is there.
-fn plan_of(args: &RunArgs, program: &ValidProgram, device: Device) -> Result<StepPlan, Failure> {
-    let step = step_of(program, args.plan.step.as_deref())?;
+fn plan_of(args: &RunArgs, spec: &Spec, device: Device) -> Result<StepPlan, Failure> {
+    let step = step_of(spec.program(), args.plan.step.as_deref())?;
     let fusion = lower::repeated(&args.plan)?;
-    Ok(plan(program, step, args.plan.variant.as_deref(), &fusion, &target(device), &Tuning::default())?)
+    spec.plan(step, args.plan.variant.as_deref(), &fusion, &target(device))
 }
 
 /// The step that is asked for, or the only one.
-pub(super) fn step_of<'a>(program: &'a ValidProgram, asked: Option<&'a str>) -> Result<&'a str, Failure> {
-    let names: Vec<_> = program.program().steps.values().map(|step| step.name.as_str()).collect();
+pub(super) fn step_of<'a>(program: &'a Program, asked: Option<&'a str>) -> Result<&'a str, Failure> {
+    let names: Vec<_> = program.steps.values().map(|step| step.name.as_str()).collect();
     match (asked, &names[..]) {
         (Some(step), _) => Ok(step),
         (None, [only]) => Ok(only),
