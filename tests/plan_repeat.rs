@@ -2,11 +2,11 @@
 //! single steps is for `host_orders.rs` to show.
 
 use stepgraph::Builder;
-use stepgraph::builder::{Body, Bound, Ix, axis};
+use stepgraph::builder::{Body, Bound};
 use stepgraph::handle::{Scalar, Tensor};
-use stepgraph::ir::{Init, ScatterRule};
+use stepgraph::ir::Init;
 use stepgraph::plan::{
-    Cause, CheckError, Counts, FusionPlan, PlanError, Repeat, Schedule, StepPlan, Target, Tuning, Work, check, plan,
+    Cause, CheckError, Counts, FusionPlan, PlanError, Repeat, Schedule, StepPlan, Target, Tuning, Work, plan,
 };
 use stepgraph::runtime::{Device, RuntimeError, Session};
 use stepgraph::valid::ValidProgram;
@@ -136,144 +136,6 @@ fn steps_that_cannot_be_repeated_are_refused() {
     for repeat in [Repeat::Unroll(1), Repeat::Loop(1)] {
         planned(&fed, &FusionPlan::mega().repeated(repeat)).expect("one step reads its input once");
     }
-}
-
-/// A series of four rows, what the host sets, cells to count in, a buffer to count in, and where results go.
-struct Parts {
-    x: Tensor<f32>,
-    host: Scalar<u32>,
-    t: Scalar<u32>,
-    other: Scalar<u32>,
-    rows: Tensor<u32>,
-    y: Tensor<f32>,
-}
-
-/// Whether a step is refused as one that reads the same part of an input again and again, by both ways of repeating it.
-#[track_caller]
-fn reads_the_same(fill: impl FnOnce(&mut Body<'_>, &Parts)) -> bool {
-    let mut p = Builder::new("series");
-    let parts = Parts {
-        x: p.input::<f32>("x", [4, 2]),
-        host: p.host_scalar("host", 0u32),
-        t: p.device_scalar("t", 0u32),
-        other: p.device_scalar("other", 0u32),
-        rows: p.state::<u32>("rows", [2], Init::Zeros),
-        y: p.state::<f32>("y", [2], Init::Zeros),
-    };
-    p.step("run", |s| s.phase("only", |f| fill(f, &parts)));
-    let program = p.build().expect("valid");
-    let [unrolled, looped] = [Repeat::Unroll(4), Repeat::Loop(4)].map(|repeat| {
-        match planned(&program, &FusionPlan::mega().repeated(repeat)) {
-            Ok(plan) => check(&plan).map(|()| false).expect("the check agrees"),
-            Err(PlanError::RepeatedInput { input, .. }) => input == "x",
-            Err(error) => panic!("{error}"),
-        }
-    });
-    assert_eq!(unrolled, looped);
-    unrolled
-}
-
-fn tick(f: &mut Body<'_>, p: &Parts) {
-    f.set("tick", p.t, p.t + 1u32);
-}
-
-/// Reads the row at `place`.
-fn pick(f: &mut Body<'_>, p: &Parts, place: impl Into<Ix>) {
-    f.map_to("pick", p.y, p.x.at([place.into(), axis(0)]));
-}
-
-/// Protects: an input can be a series: a place in it that one step hands to the next moves, through scalars, buffers and branches,
-///, wherever in the step it is advanced.
-#[test]
-fn series_are_read_part_by_part() {
-    assert!(!reads_the_same(|f, p| {
-        tick(f, p);
-        pick(f, p, p.t % 4u32);
-    }));
-    assert!(!reads_the_same(|f, p| {
-        pick(f, p, p.t % 4u32);
-        tick(f, p);
-    }));
-    assert!(!reads_the_same(|f, p| {
-        tick(f, p);
-        f.set("from", p.other, p.t * 3u32);
-        pick(f, p, p.other.val());
-    }));
-    assert!(!reads_the_same(|f, p| {
-        f.map_to("count", p.rows, p.rows + 1u32);
-        let rows = p.rows.at([axis(0)]);
-        f.map_to("pick", p.y, p.x.at([Ix::from(&rows), axis(0)]));
-        f.sum("sum", &[0], p.x.at([Ix::from(&rows), axis(0)]) + p.y).done();
-    }));
-    assert!(!reads_the_same(|f, p| {
-        tick(f, p);
-        f.set("odd", p.other, p.t % 2u32);
-        f.fill("clear", p.rows, 0);
-        f.when("sometimes", p.other, |b| b.fill("one", p.rows, 1));
-        pick(f, p, p.rows.at([0u32.into()]));
-    }));
-}
-
-/// Protects: the steps of a launch read the parts of a series in turn, whatever the host wrote for that launch, as single launches on
-/// the same contents do.
-#[test]
-fn each_step_has_its_own_part_of_a_series() -> Result<(), RuntimeError> {
-    let mut p = Builder::new("fed");
-    let x = p.input::<f32>("x", [4, 2]);
-    let t = p.device_scalar("t", 0u32);
-    let seen = p.state::<f32>("seen", [8, 2], Init::Zeros);
-    p.step("run", |s| {
-        s.phase("only", |f| {
-            let now = f.map_over::<f32>("now", [2], x.at([Ix::from(t % 4u32), axis(0)]));
-            let place = [(t % 8u32).into(), axis(0)];
-            f.map_node("note").over([2]).scatter(seen, place, ScatterRule::Unique, now.val()).done();
-            f.set("tick", t, t + 1u32);
-        });
-    });
-    let program = p.build().expect("valid");
-    let series = [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]];
-    for (repeat, launches) in [(Repeat::Once, 4), (Repeat::Unroll(2), 2), (Repeat::Unroll(4), 1), (Repeat::Loop(4), 1)]
-    {
-        for fusion in [FusionPlan::phases(), FusionPlan::mega()] {
-            if matches!(repeat, Repeat::Loop(_)) && fusion == FusionPlan::phases() {
-                continue;
-            }
-            let plan = planned(&program, &fusion.repeated(repeat)).expect("plannable");
-            let mut session = Session::open(Device::Host, [plan])?;
-            for contents in &series {
-                session.write_input(x, contents)?;
-                for _ in 0..launches {
-                    session.launch("run")?;
-                }
-            }
-            assert_eq!(session.read(seen)?, series.concat(), "{repeat}");
-        }
-    }
-    Ok(())
-}
-
-/// Protects: what is the same in every step is refused, however it is written: a read at no place, at one that the host sets, by a
-/// counter that starts anew in each step, by a loop's own index, and a fixed read beside a moving one.
-#[test]
-fn inputs_that_all_steps_see_alike_are_refused() {
-    assert!(reads_the_same(|f, p| {
-        f.sum("all", &[0], p.x).to(p.y);
-    }));
-    assert!(reads_the_same(|f, p| f.copy("row", p.x.pick(0, 1), p.y)));
-    assert!(reads_the_same(|f, p| pick(f, p, p.host.val())));
-    assert!(reads_the_same(|f, p| pick(f, p, p.other.val())));
-    assert!(reads_the_same(|f, p| {
-        f.set("anew", p.t, p.host + 1u32);
-        f.set("from", p.other, p.t + 1u32);
-        pick(f, p, p.other.val());
-    }));
-    assert!(reads_the_same(|f, p| {
-        f.repeat("loop", Bound::Const(4), Some(p.t), None, |b| pick(b, p, p.t.val()));
-    }));
-    assert!(reads_the_same(|f, p| {
-        tick(f, p);
-        f.map_to("both", p.y, p.x.at([p.t.val().into(), axis(0)]) + p.x.at([0u32.into(), axis(0)]));
-    }));
 }
 
 /// So many conditionals, each in the one before.

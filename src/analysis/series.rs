@@ -1,18 +1,51 @@
 //! Series: inputs of which each step of a run reads a part of its own, at a place that it computes.
 //!
-//! All steps of one launch see the same inputs. What makes their places differ is memory that one step leaves for the next, such
-//! as a counter: it varies, and so does all that is computed from it. A place that does not vary is the same in every step.
+//! All steps of one launch see the same inputs. What makes their places differ is memory that steps go on from, such as a
+//! counter: it varies, and so does all that is computed from it. A place that does not vary is the same in every step.
+//!
+//! The step is followed in program order: what a node writes in full holds what it wrote from then on. Where it is not known
+//! which of two contents holds, as behind a branch, memory varies if either does.
 
-use rustc_hash::{FxBuildHasher, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::entity::{BufferId, NodeId, ScalarId, SecondaryMap, ValueId};
-use crate::ir::{Access, Expr, ExprOp, IndexTerm, NodeOp, Program, Resource, Role, Step, node_accesses};
+use crate::ir::{
+    Access, AccessMode, Expr, ExprOp, IndexTerm, LoopBound, NodeOp, Program, Resource, Role, Step, Store, Target,
+    node_accesses,
+};
 
 /// What differs from one step to the next where a step runs again and again on the same inputs.
-pub struct Varying<'a> {
-    program: &'a Program,
-    step: &'a Step,
-    cells: FxHashSet<Cell>,
+pub struct Varying {
+    /// An input of which a node, without its bodies, reads the same part in every step.
+    fixed: FxHashMap<NodeId, BufferId>,
+}
+
+impl Varying {
+    /// Looks at a step of these nodes, in program order, and of those in their bodies.
+    pub fn of(program: &Program, step: &Step, nodes: &[NodeId]) -> Self {
+        let mut walk = Walk { program, step, fixed: FxHashMap::default(), made: Cells::default() };
+        let is_kept = |cell: &Cell| match *cell {
+            Cell::Buffer(buffer) => matches!(program.buffers[buffer].role, Role::Param | Role::State),
+            Cell::Scalar(_) => true,
+        };
+        // What a step leaves varies as long as it follows from what the step before left, and so on without an end.
+        let mut left: Cells = walk.written(nodes).into_iter().filter(is_kept).collect();
+        loop {
+            walk.made.clear();
+            let mut now = left.clone();
+            walk.body(nodes, &mut now, Writes::Replace);
+            let before = left.len();
+            left.retain(|cell| now.contains(cell) && walk.made.contains(cell));
+            if left.len() == before {
+                return Self { fixed: walk.fixed };
+            }
+        }
+    }
+
+    /// An input of which the node, without its bodies, reads the same part in every step.
+    pub fn fixed_input(&self, node: NodeId) -> Option<BufferId> {
+        self.fixed.get(&node).copied()
+    }
 }
 
 /// A buffer or a scalar as a whole.
@@ -22,52 +55,199 @@ enum Cell {
     Scalar(ScalarId),
 }
 
-/// A node with what it touches, and the conditional, among the nodes before it, in whose body it is.
-struct Visit {
-    reads: Vec<Cell>,
-    writes: Vec<Cell>,
-    owner: Option<usize>,
-    /// A loop sets its own cells in the same way in every step.
-    is_loop: bool,
+impl Cell {
+    const fn of(resource: Resource) -> Self {
+        match resource {
+            Resource::View(view) => Self::Buffer(view.buffer),
+            Resource::Scalar(scalar) => Self::Scalar(scalar),
+        }
+    }
 }
 
-impl<'a> Varying<'a> {
-    /// Looks at a step of these nodes, in program order, and of those in their bodies.
-    pub fn of(program: &'a Program, step: &'a Step, nodes: &[NodeId]) -> Self {
-        let mut visits = Vec::new();
-        visit(program, step, nodes, None, &mut visits);
-        let mut cells = carried(program, &visits);
-        // Bodies of loops come back to what stands earlier: until nothing more is found.
-        while spread(&visits, &mut cells) {}
-        Self { program, step, cells }
+type Cells = FxHashSet<Cell>;
+
+/// What becomes of a cell that varied when all of it is written with what does not vary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// It varies no more.
+    Replace,
+    /// It may vary as before: the order of things is not looked at.
+    Add,
+}
+
+/// Follows a step; `now`, in its methods, is what varies when a node runs.
+struct Walk<'a> {
+    program: &'a Program,
+    step: &'a Step,
+    /// As in [`Varying`], by what varied when a node was last visited.
+    fixed: FxHashMap<NodeId, BufferId>,
+    /// What was written with something that varies.
+    made: Cells,
+}
+
+impl Walk<'_> {
+    /// Validation bounds how deep bodies nest.
+    fn body(&mut self, nodes: &[NodeId], now: &mut Cells, writes: Writes) {
+        nodes.iter().for_each(|&node| self.node(node, now, writes));
     }
 
-    /// An input of which the node, without its bodies, reads the same part in every step.
-    pub fn fixed_input(&self, node: NodeId) -> Option<BufferId> {
-        match &self.step.nodes[node].op {
-            NodeOp::Map(map) => self.fixed_load(&map.expr),
-            NodeOp::Reduce(reduce) => self.fixed_load(&reduce.expr).or_else(|| self.fixed_load(&reduce.finish)),
-            _ => node_accesses(self.program, self.step, node).into_iter().find_map(|access| match access.resource {
-                Resource::View(view) => Some(view.buffer).filter(|&buffer| self.is_input(buffer)),
-                Resource::Scalar(_) => None,
-            }),
+    fn node(&mut self, node: NodeId, now: &mut Cells, writes: Writes) {
+        let step = self.step;
+        let fixed = match &step.nodes[node].op {
+            NodeOp::If { condition, then_body, else_body } => {
+                self.branches(*condition, &[then_body, else_body], now, writes);
+                return;
+            }
+            NodeOp::Switch { selector, bodies, .. } => {
+                // Past the last body none runs.
+                let bodies: Vec<&[NodeId]> = bodies.iter().map(Vec::as_slice).chain([&[][..]]).collect();
+                self.branches(*selector, &bodies, now, writes);
+                return;
+            }
+            NodeOp::While { max, index, until, body } => {
+                self.repeated(node, (*max, *index, *until), body, now, writes);
+                return;
+            }
+            NodeOp::Map(map) => {
+                let varies = values(&map.expr, false, now);
+                let fixed = self.fixed_load(&map.expr, &varies);
+                self.stores(&map.expr, &map.stores, &varies, now, writes);
+                fixed
+            }
+            NodeOp::Reduce(reduce) => {
+                let combined = values(&reduce.expr, false, now);
+                let acc = reduce.expr.roots().iter().any(|&root| combined[root]);
+                let finished = values(&reduce.finish, acc, now);
+                let fixed = self.fixed_load(&reduce.expr, &combined);
+                let fixed = fixed.or_else(|| self.fixed_load(&reduce.finish, &finished));
+                self.stores(&reduce.finish, &reduce.stores, &finished, now, writes);
+                fixed
+            }
+            _ => self.whole(node, now, writes),
+        };
+        match fixed {
+            Some(input) => self.fixed.insert(node, input),
+            None => self.fixed.remove(&node),
+        };
+    }
+
+    /// A node that reads all of its views: whatever varies in them may be in whatever it writes.
+    fn whole(&mut self, node: NodeId, now: &mut Cells, writes: Writes) -> Option<BufferId> {
+        let accesses = node_accesses(self.program, self.step, node);
+        let mut reads = accesses.iter().filter(|access| access.mode.reads()).map(|access| Cell::of(access.resource));
+        let varies = reads.any(|cell| now.contains(&cell));
+        for access in accesses.iter().filter(|access| access.mode.writes()) {
+            self.write(*access, varies, now, writes);
         }
+        accesses.iter().find_map(|access| match access.resource {
+            Resource::View(view) => Some(view.buffer).filter(|&buffer| self.is_input(buffer)),
+            Resource::Scalar(_) => None,
+        })
     }
 
-    fn fixed_load(&self, expr: &Expr) -> Option<BufferId> {
-        let mut varies: SecondaryMap<ValueId, bool> = SecondaryMap::with_capacity(expr.ops().len());
-        for (value, op) in expr.ops().iter() {
-            let mut own = match op {
-                ExprOp::Scalar(scalar) => self.cells.contains(&Cell::Scalar(*scalar)),
-                ExprOp::Load { view, .. } => self.cells.contains(&Cell::Buffer(view.buffer)),
-                _ => false,
+    fn stores(
+        &mut self,
+        expr: &Expr,
+        stores: &[Store],
+        varies: &SecondaryMap<ValueId, bool>,
+        now: &mut Cells,
+        writes: Writes,
+    ) {
+        for (store, &root) in stores.iter().zip(expr.roots()) {
+            let resource = match store.target {
+                Target::View(view) => Resource::View(view),
+                Target::Scalar(scalar) => Resource::Scalar(scalar),
             };
-            op.operands(|operand| own |= varies[operand]);
-            varies[value] = own;
+            let places = store.scatter.iter().flat_map(|scatter| &scatter.index);
+            let moves = places.into_iter().any(|term| is_moving(term, varies));
+            let mode = if store.scatter.is_some() { AccessMode::Update } else { AccessMode::Write };
+            self.write(Access { resource, mode }, varies[root] || moves, now, writes);
         }
+    }
+
+    fn write(&mut self, access: Access, varies: bool, now: &mut Cells, writes: Writes) {
+        let cell = Cell::of(access.resource);
+        if varies {
+            now.insert(cell);
+            self.made.insert(cell);
+        } else if writes == Writes::Replace && self.is_all(&access) {
+            now.remove(&cell);
+        }
+    }
+
+    /// Whether nothing of the old contents is left.
+    fn is_all(&self, access: &Access) -> bool {
+        access.mode == AccessMode::Write
+            && match access.resource {
+                Resource::View(view) => view.is_full(&self.program.buffers[view.buffer].shape),
+                Resource::Scalar(_) => true,
+            }
+    }
+
+    /// One of these bodies runs.
+    fn branches(&mut self, selector: ScalarId, bodies: &[&[NodeId]], now: &mut Cells, writes: Writes) {
+        let is_decided = now.contains(&Cell::Scalar(selector));
+        let before = now.clone();
+        if writes == Writes::Replace {
+            now.clear();
+        }
+        for body in bodies {
+            let mut inside = before.clone();
+            self.body(body, &mut inside, writes);
+            now.extend(inside);
+        }
+        if is_decided {
+            bodies.iter().for_each(|body| self.decided(body, now));
+        }
+    }
+
+    fn repeated(
+        &mut self,
+        node: NodeId,
+        (max, index, until): (LoopBound, Option<ScalarId>, Option<ScalarId>),
+        body: &[NodeId],
+        now: &mut Cells,
+        writes: Writes,
+    ) {
+        let is_long = matches!(max, LoopBound::Scalar(max) if now.contains(&Cell::Scalar(max)));
+        let is_set = |now: &Cells| until.is_some_and(|until| now.contains(&Cell::Scalar(until)));
+        if writes == Writes::Add {
+            // Who asked for this comes back until nothing is added.
+            self.body(body, now, writes);
+        } else {
+            now.retain(|&cell| !index.iter().chain(&until).any(|&own| cell == Cell::Scalar(own)));
+            let mut inside = now.clone();
+            while {
+                let before = inside.len();
+                self.body(body, &mut inside, Writes::Add);
+                inside.len() > before
+            } {}
+            self.body(body, &mut inside, writes);
+            now.extend(inside);
+        }
+        if is_long || is_set(now) {
+            self.decided(&[node], now);
+        }
+    }
+
+    /// Something that varies decides whether, or how often, these nodes run.
+    fn decided(&mut self, nodes: &[NodeId], now: &mut Cells) {
+        let written = self.written(nodes);
+        self.made.extend(&written);
+        now.extend(written);
+    }
+
+    /// What nodes and those of their bodies write.
+    fn written(&self, nodes: &[NodeId]) -> Vec<Cell> {
+        let nodes = self.step.walk(nodes).into_iter();
+        let accesses = nodes.flat_map(|node| node_accesses(self.program, self.step, node));
+        accesses.filter(|access| access.mode.writes()).map(|access| Cell::of(access.resource)).collect()
+    }
+
+    fn fixed_load(&self, expr: &Expr, varies: &SecondaryMap<ValueId, bool>) -> Option<BufferId> {
         expr.ops().values().find_map(|op| {
             let ExprOp::Load { view, index } = op else { return None };
-            let is_picked = index.iter().any(|term| matches!(term, IndexTerm::Value(place) if varies[*place]));
+            let is_picked = index.iter().any(|term| is_moving(term, varies));
             (self.is_input(view.buffer) && !is_picked).then_some(view.buffer)
         })
     }
@@ -77,56 +257,22 @@ impl<'a> Varying<'a> {
     }
 }
 
-fn cell(access: &Access) -> Cell {
-    match access.resource {
-        Resource::View(view) => Cell::Buffer(view.buffer),
-        Resource::Scalar(scalar) => Cell::Scalar(scalar),
+/// Which values of an expression vary; `acc` says whether the combined value does.
+fn values(expr: &Expr, acc: bool, now: &Cells) -> SecondaryMap<ValueId, bool> {
+    let mut varies: SecondaryMap<ValueId, bool> = SecondaryMap::with_capacity(expr.ops().len());
+    for (value, op) in expr.ops().iter() {
+        let mut own = match op {
+            ExprOp::Scalar(scalar) => now.contains(&Cell::Scalar(*scalar)),
+            ExprOp::Load { view, .. } => now.contains(&Cell::Buffer(view.buffer)),
+            ExprOp::Acc => acc,
+            _ => false,
+        };
+        op.operands(|operand| own |= varies[operand]);
+        varies[value] = own;
     }
+    varies
 }
 
-/// Lists nodes and those of their bodies. Validation bounds how deep bodies nest.
-fn visit(program: &Program, step: &Step, nodes: &[NodeId], owner: Option<usize>, found: &mut Vec<Visit>) {
-    for &node in nodes {
-        let (accesses, op) = (node_accesses(program, step, node), &step.nodes[node].op);
-        let cells = |is: fn(&Access) -> bool| accesses.iter().filter(|&access| is(access)).map(cell).collect();
-        let (reads, writes) = (cells(|access| access.mode.reads()), cells(|access| access.mode.writes()));
-        found.push(Visit { reads, writes, owner, is_loop: matches!(op, NodeOp::While { .. }) });
-        let own = found.len() - 1;
-        op.bodies().into_iter().for_each(|body| visit(program, step, body, Some(own), found));
-    }
-}
-
-/// What a step leaves for the next: it writes it, and reads the old contents. A write in a body may not happen, but that of a
-/// loop's own cells does before its body runs.
-fn carried(program: &Program, visits: &[Visit]) -> FxHashSet<Cell> {
-    let is_kept = |cell: &Cell| match *cell {
-        Cell::Buffer(buffer) => matches!(program.buffers[buffer].role, Role::Param | Role::State),
-        Cell::Scalar(_) => true,
-    };
-    let [mut replaced, mut read, mut written] = [const { FxHashSet::<Cell>::with_hasher(FxBuildHasher) }; 3];
-    for visit in visits {
-        read.extend(visit.reads.iter().filter(|cell| is_kept(cell) && !replaced.contains(*cell)));
-        written.extend(&visit.writes);
-        if visit.owner.is_none() || visit.is_loop {
-            replaced.extend(visit.writes.iter().filter(|cell| matches!(cell, Cell::Scalar(_))));
-        }
-    }
-    read.retain(|cell| written.contains(cell));
-    read
-}
-
-/// Adds what is computed from something that varies, or where that decides; says whether anything was new.
-fn spread(visits: &[Visit], cells: &mut FxHashSet<Cell>) -> bool {
-    let before = cells.len();
-    let mut decided = Vec::with_capacity(visits.len());
-    for visit in visits {
-        let is_decided = visit.owner.is_some_and(|owner| decided[owner]);
-        let reads_it = visit.reads.iter().any(|cell| cells.contains(cell));
-        if is_decided || (reads_it && !visit.is_loop) {
-            cells.extend(&visit.writes);
-        }
-        let ends_it = visit.is_loop && visit.writes.iter().any(|cell| cells.contains(cell));
-        decided.push(is_decided || reads_it || ends_it);
-    }
-    cells.len() > before
+fn is_moving(term: &IndexTerm, varies: &SecondaryMap<ValueId, bool>) -> bool {
+    matches!(term, IndexTerm::Value(place) if varies[*place])
 }
