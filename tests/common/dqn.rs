@@ -4,6 +4,8 @@
 pub(crate) mod act;
 #[path = "../../examples/dqn/backward.rs"]
 pub(crate) mod backward;
+#[path = "../../examples/dqn/clock.rs"]
+pub(crate) mod clock;
 #[path = "../../examples/dqn/environment.rs"]
 pub(crate) mod environment;
 #[path = "../../examples/dqn/evaluate.rs"]
@@ -22,6 +24,8 @@ pub(crate) mod losses;
 pub(crate) mod market;
 #[path = "../../examples/dqn/network.rs"]
 pub(crate) mod network;
+#[path = "../../examples/dqn/overhead.rs"]
+pub(crate) mod overhead;
 #[path = "../../examples/dqn/places.rs"]
 pub(crate) mod places;
 #[path = "../../examples/dqn/replay.rs"]
