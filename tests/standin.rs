@@ -194,7 +194,10 @@ fn everything() -> ValidProgram {
             );
             f.switch("which", choice, &mut [&mut |b| b.fill("zero", y, 0.0), &mut |b| b.fill("one", y, 1.0)]);
             f.repeat("loop", Bound::Const(3), Some(index), Some(until), |b| {
-                b.when("early", choice, |c| c.fill("some", y.rows(0..2), 3.0));
+                b.when("early", choice, |c| {
+                    c.when("some", choice, |d| d.fill("first", y.rows(0..1), 3.0));
+                    c.when("others", choice, |d| d.fill("second", y.rows(1..2), 3.0));
+                });
                 b.when("late", choice, |c| c.fill("more", y.rows(2..4), 4.0));
                 b.set("end", until, index.val().equal(1u32).to_u32());
             });

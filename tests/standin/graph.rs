@@ -204,8 +204,8 @@ fn graph_parts(world: &mut World, handle: CUgraph) -> Result<&Graph, CUresult> {
     }
 }
 
-/// Copies a graph as it is; `Err` with a node where it cannot run.
-fn snapshot(world: &mut World, graph: Handle) -> Result<Snapshot, (Handle, CUgraphInstantiateResult)> {
+/// Copies a graph as it is, which may lie inside of a loop; `Err` with a node where it cannot run.
+fn snapshot(world: &mut World, graph: Handle, in_loop: bool) -> Result<Snapshot, (Handle, CUgraphInstantiateResult)> {
     let Some(Object::Graph(found)) = world.object(graph) else {
         return Err((0, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR));
     };
@@ -217,12 +217,12 @@ fn snapshot(world: &mut World, graph: Handle) -> Result<Snapshot, (Handle, CUgra
     while let Some(node) = ready.pop() {
         let Some(Object::Node(found)) = world.object(node) else { continue };
         let kind = found.kind.clone();
-        if let NodeKind::Conditional { bodies: inner, .. } = &kind {
+        if let NodeKind::Conditional { bodies: inner, is_loop, .. } = &kind {
             for &body in inner {
                 if matches!(world.object(body), Some(Object::Graph(body)) if body.nodes.is_empty()) {
                     world.violation("a conditional body without nodes".to_owned());
                 }
-                bodies.push(Arc::new(snapshot(world, body)?));
+                bodies.push(Arc::new(snapshot(world, body, in_loop || *is_loop)?));
             }
         }
         ordered.push(kind);
@@ -234,8 +234,8 @@ fn snapshot(world: &mut World, graph: Handle) -> Result<Snapshot, (Handle, CUgra
             }
         }
     }
-    if hangs(world, graph) {
-        world.violation("conditional nodes side by side in the body of a loop: devices hang there".to_owned());
+    if in_loop && has_conditionals_side_by_side(world, graph) {
+        world.violation("conditional nodes side by side inside of a loop: devices hang there".to_owned());
     }
     if ordered.len() == nodes.len() {
         return Ok(Snapshot { nodes: ordered, bodies });
@@ -244,17 +244,12 @@ fn snapshot(world: &mut World, graph: Handle) -> Result<Snapshot, (Handle, CUgra
     Err((stuck, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE))
 }
 
-/// Whether a graph is the body of a loop in which two conditional nodes may run at the same time.
-fn hangs(world: &World, graph: Handle) -> bool {
-    let Some(Object::Graph(Graph { nodes, edges, owner })) = world.object(graph) else { return false };
-    let kind = |node| match world.object(node) {
-        Some(Object::Node(Node { kind: NodeKind::Conditional { is_loop, .. }, .. })) => Some(*is_loop),
-        _ => None,
-    };
-    if owner.and_then(kind) != Some(true) {
-        return false;
-    }
-    let conditionals: Vec<Handle> = nodes.iter().copied().filter(|&node| kind(node).is_some()).collect();
+/// Whether a graph has two conditional nodes that may run at the same time.
+fn has_conditionals_side_by_side(world: &World, graph: Handle) -> bool {
+    let Some(Object::Graph(Graph { nodes, edges, .. })) = world.object(graph) else { return false };
+    let is_conditional =
+        |node| matches!(world.object(node), Some(Object::Node(Node { kind: NodeKind::Conditional { .. }, .. })));
+    let conditionals: Vec<Handle> = nodes.iter().copied().filter(|&node| is_conditional(node)).collect();
     let follow = |from: Handle| {
         let (mut seen, mut stack) = (HashSet::new(), vec![from]);
         while let Some(at) = stack.pop() {
@@ -553,7 +548,7 @@ exports! {
 
     fn cuGraphInstantiateWithParams(world, place: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) {
         graph_parts(world, graph)?;
-        match snapshot(world, graph as usize) {
+        match snapshot(world, graph as usize, false) {
             Ok(snapshot) => {
                 put(place, world.add(Object::Exec(Arc::new(snapshot))) as CUgraphExec);
                 Ok(())
