@@ -20,14 +20,18 @@ fn small() -> (Setup, Prices, Vec<Fold>) {
 }
 
 /// Protects: in the epochs of a fold, with validations beside them, the host never waits for the device, a stream or a blocking
-/// copy: it waits for single launches alone. The second fold is watched: by then every path has been taken once.
+/// copy: it waits for single launches alone; and no loss gets lost on its way. The second fold is watched: by then every path has
+/// been taken once.
 #[test]
 fn epochs_wait_for_launches_alone() {
     const BLOCKING: [&str; 3] = ["cuCtxSynchronize", "cuStreamSynchronize", "cuMemAlloc_v2"];
     let Some(device) = real_device() else { return };
     let (setup, prices, folds) = small();
     let mut trainer = Trainer::open(setup.clone(), &prices, device, &FusionPlan::mega(), 5).expect("it opens");
-    trainer.train(0, &folds[0], 40, |_, _| {}).expect("it trains");
+    let mut told = Vec::new();
+    trainer.train(0, &folds[0], 7, |progress, _| told.push(progress.done)).expect("it trains");
+    let expected: Vec<usize> = (7..=240).step_by(7).chain([240]).collect();
+    assert_eq!(told, expected, "each loss is told once, in order, although it arrives late");
     trainer.judge(&folds[0]).expect("it evaluates");
     let before = calls::snapshot();
     let ending = trainer.train(1, &folds[1], 40, |_, _| {}).expect("it trains");
