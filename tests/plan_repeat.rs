@@ -139,6 +139,21 @@ fn steps_that_cannot_be_repeated_are_refused() {
     }
 }
 
+/// Protects: a looped variant is planned although it writes none of the outputs that are another variant's.
+#[test]
+fn a_looped_variant_leaves_the_outputs_of_others() {
+    let mut p = Builder::new("apart");
+    let outputs = ["a", "b"].map(|name| p.output::<f32>(name, [4]));
+    p.step_with_variants("run", &["a", "b"], |s| {
+        for (variant, output) in ["a", "b"].into_iter().zip(outputs) {
+            s.phase_in(variant, &[variant], |f| f.fill(&format!("fill_{variant}"), output, 1.0));
+        }
+    });
+    let program = p.build().expect("valid");
+    let looped = FusionPlan::mega().repeated(Repeat::Loop(2));
+    plan(&program, "run", Some("a"), &looped, &Target::default(), &Tuning::default()).expect("plannable");
+}
+
 /// So many conditionals, each in the one before.
 fn nested(depth: usize) -> ValidProgram {
     fn fill(f: &mut Body<'_>, flag: Scalar<u32>, y: Tensor<f32>, depth: usize) {

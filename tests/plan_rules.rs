@@ -289,7 +289,7 @@ fn layer(more: impl FnOnce(&mut stepgraph::builder::Body<'_>, Layer)) -> ValidPr
         w: p.param::<f32>("w", [6, 4], Init::Zeros),
         b: p.param::<f32>("b", [6], Init::Zeros),
         out: p.output::<f32>("out", [8, 6]),
-        other: p.output::<f32>("other", [8, 6]),
+        other: p.state::<f32>("other", [8, 6], Init::Zeros),
     };
     p.step("run", |s| s.phase("only", |f| more(f, parts)));
     p.build().expect("valid")

@@ -303,6 +303,12 @@ pub enum ProgramError {
         /// The buffer.
         buffer: String,
     },
+    /// An `Output` is written by a node of some step: the host reads it.
+    #[error("no node writes the output `{buffer}`: let one write it, or leave it out")]
+    UnwrittenOutput {
+        /// The buffer.
+        buffer: String,
+    },
     /// Inputs are written by the host alone.
     #[error("node `{node}` writes the input `{buffer}`: only the host writes inputs; write a temp or a state instead")]
     WritesInput {

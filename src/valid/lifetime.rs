@@ -46,7 +46,15 @@ pub(super) fn check(program: &Program, step: StepId, layout: &Layout, touched: &
     }
 }
 
-fn written_ever(touched: &Touched) -> FxHashSet<BufferId> {
+/// Every output has a writer, whichever step or variant it is in.
+pub(super) fn check_outputs(program: &Program, written: &FxHashSet<BufferId>, report: &mut Report<'_>) {
+    for (id, buffer) in program.buffers_of(Role::Output).filter(|(id, _)| !written.contains(id)) {
+        report.add(&Item::Buffer(id), ProgramError::UnwrittenOutput { buffer: buffer.name.clone() });
+    }
+}
+
+/// The buffers that nodes write.
+pub(super) fn written_ever(touched: &Touched) -> FxHashSet<BufferId> {
     let writes = touched.accesses.iter().flatten().filter(|access| access.mode.writes());
     writes.filter_map(|access| view(access).map(|view| view.buffer)).collect()
 }

@@ -21,7 +21,9 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
-use crate::entity::{EntityRef, KernelId, NodeId, PrimaryMap, SecondaryMap, StepId, ValueId};
+use rustc_hash::FxHashSet;
+
+use crate::entity::{BufferId, EntityRef, KernelId, NodeId, PrimaryMap, SecondaryMap, StepId, ValueId};
 use crate::ir::{Diagnostics, NodeOp, Origins, Program, ValueType};
 use crate::kernel::HostFns;
 use kernels::Symbols;
@@ -136,8 +138,14 @@ fn check(
     names::check(&program, &mut report);
     shapes::check(&program, &mut report);
     let mut facts = Facts { symbols: kernels::check(&program, &mut report), ..Facts::default() };
+    let mut written = Some(FxHashSet::default());
     for step in program.steps.keys() {
-        check_step(&program, step, &mut facts, &mut report);
+        let by_step = check_step(&program, step, &mut facts, &mut report);
+        written = written.zip(by_step).map(|(written, by_step)| &written | &by_step);
+    }
+    // A pass may leave a step one of its variants: what the others write is written as declared.
+    if let (Some(written), None) = (&written, &declared) {
+        lifetime::check_outputs(&program, written, &mut report);
     }
     match report.finish() {
         Some(diagnostics) => Err(diagnostics),
@@ -145,7 +153,13 @@ fn check(
     }
 }
 
-fn check_step<'a>(program: &'a Program, step: StepId, facts: &mut Facts, report: &mut Report<'a>) {
+/// Gives the buffers that the step writes, where its order and its ids mean something.
+fn check_step<'a>(
+    program: &'a Program,
+    step: StepId,
+    facts: &mut Facts,
+    report: &mut Report<'a>,
+) -> Option<FxHashSet<BufferId>> {
     let layout = control::check(program, step, report);
     let nodes = &program.steps[step].nodes;
     let mut types = SecondaryMap::with_capacity(nodes.len());
@@ -165,12 +179,14 @@ fn check_step<'a>(program: &'a Program, step: StepId, facts: &mut Facts, report:
         touched.accesses.push(accesses);
     }
     // Where the order or an id means nothing, what follows from them would only repeat it.
-    if layout.is_sound && !is_dangling {
+    let is_meaningful = layout.is_sound && !is_dangling;
+    if is_meaningful {
         lifetime::check(program, step, &layout, &touched, report);
         scalars::check(program, step, &layout, &touched, report);
     }
     facts.types.push(types);
     facts.extents.push(extents);
+    is_meaningful.then(|| lifetime::written_ever(&touched))
 }
 
 fn check_node(

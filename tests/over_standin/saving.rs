@@ -19,13 +19,14 @@ fn open() -> Result<Session, stepgraph::runtime::RuntimeError> {
     let mut p = Builder::new("saving");
     let x = p.input::<f32>("x", [ELEMENTS]);
     let a = p.state::<f32>("a", [ELEMENTS], Init::Constant(1.0));
-    let _apart = p.output::<f32>("apart", [ELEMENTS]);
+    let apart = p.output::<f32>("apart", [ELEMENTS]);
     let count = p.device_scalar("count", 3u32);
     let seen = p.state::<u32>("seen", [1], Init::Zeros);
     p.step("run", |s| {
         s.phase("main", |f| {
             f.copy("in", x, a);
             f.map_to("look", seen, count.val());
+            f.fill("clear", apart, 0.0);
         });
     });
     let program = p.build().expect("valid");

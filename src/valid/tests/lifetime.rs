@@ -1,6 +1,9 @@
 use super::{Base, boxed, breaks, copy, fill, full, shape};
 use crate::entity::NodeId;
-use crate::ir::{ConstValue, ExprBuilder, ExprOp, IndexTerm, Map, NodeOp, Phase, Scatter, ScatterRule, Store, Target};
+use crate::ir::{
+    ConstValue, DType, ExprBuilder, ExprOp, IndexTerm, Map, NodeOp, Phase, Role, Scatter, ScatterRule, Store, Target,
+    View,
+};
 
 /// Protects: nothing is read that the last launch left behind.
 #[test]
@@ -19,6 +22,29 @@ fn boxes_add_up() {
     breaks!(Base::with([columns(0, 3), columns(4, 4), copy(full("h"), full("s"))]), ReadBeforeWrite, "`h`");
     let (left, right) = (boxed("h", &[(0, 4), (0, 3)]), boxed("s", &[(0, 4), (0, 3)]));
     Base::with([columns(0, 3), copy(left, right)]).keeps_every_rule();
+}
+
+/// Protects: an output that nobody fills, such as one whose writer is misspelt and makes a temp, does not read as zeros. Any
+/// step and variant may fill it; where a node is wrong, what it would write counts.
+#[test]
+fn outputs_have_a_writer() {
+    let with_output = |op: NodeOp| {
+        let mut base = Base::with([op]);
+        base.buffer("z", Role::Output, DType::F32, &[4, 8]);
+        base
+    };
+    breaks!(with_output(fill(full("s"))), UnwrittenOutput, "no node writes the output `z`");
+    let whole = |base: &Base| View::full(base.id("z"), &shape(&[4, 8]));
+    let mut in_a_variant = with_output(fill(full("s")));
+    let write = in_a_variant.loose(fill(whole(&in_a_variant)));
+    in_a_variant.step().variants = vec!["a".into(), "b".into()];
+    let phase = Phase { name: "late".into(), nodes: vec![write], variants: vec!["b".into()], ..Phase::default() };
+    in_a_variant.step().phases.push(phase);
+    in_a_variant.keeps_every_rule();
+    let mut wrong = with_output(fill(full("s")));
+    let op = NodeOp::Fill { to: whole(&wrong), value: ConstValue::U32(0) };
+    wrong.add(op);
+    breaks!(wrong, TypeMismatch, "`n1`");
 }
 
 fn scatter_into(name: &str) -> NodeOp {

@@ -20,12 +20,12 @@ use crate::ir::{
 };
 use crate::kernel::HostFns;
 
-/// Programs with one step `train` of one phase `main`, and what their nodes use.
+/// Programs with one step `train` of one phase `main`, and what its nodes use. A second step, `report`, writes the output.
 struct Base {
     program: Program,
 }
 
-/// The base's one step.
+/// The base's step `train`.
 fn first_step() -> StepId {
     StepId::new(0)
 }
@@ -52,6 +52,7 @@ impl Base {
         let mut step = Step { name: "train".into(), ..Step::default() };
         step.phases.push(Phase { name: "main".into(), ..Phase::default() });
         base.program.steps.push(step);
+        base.program.steps.push(report(base.id("y")));
         base
     }
 
@@ -116,6 +117,15 @@ impl Base {
         assert_eq!(errors.len(), 1, "{errors:#?}");
         errors.remove(0)
     }
+}
+
+/// A step that fills the output, so that others need not.
+fn report(output: BufferId) -> Step {
+    let mut step = Step { name: "report".into(), ..Step::default() };
+    let op = fill(View::full(output, &shape(&[4, 8])));
+    let node = step.nodes.push(Node { name: "fill".into(), op, after: vec![] });
+    step.phases.push(Phase { name: "main".into(), nodes: vec![node], ..Phase::default() });
+    step
 }
 
 /// Asserts that a program breaks exactly one rule, and that the message has a text.
