@@ -58,6 +58,7 @@ const PRICES: &[u8] = include_bytes!("../data/sp500_20_stocks_daily.csv.gz");
 /// Trains a branching dueling DQN to trade stocks, fold by fold, and judges each policy on the days after its training.
 #[derive(Debug, Parser)]
 #[command(
+    name = "dqn",
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  dqn\n  dqn --market synthetic\n  dqn train --variant c51 --folds 3 --json results.json\n  dqn --checkpoint-dir runs/a\n  dqn --checkpoint-dir runs/a --resume runs/a\n  dqn verify tests/golden/*.safetensors"
 )]

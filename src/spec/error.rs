@@ -208,6 +208,9 @@ impl SpecError {
             }
             Self::CannotInfer { .. } => Some("a shape is an array of extents, as in `over = [\"B\", 16]`"),
             Self::BadDim { .. } => Some("dimensions are integers: + - * / % and parentheses, with exact division"),
+            Self::MissingKey { key: "writer", .. } => Some(
+                "`writer = \"host\"` where the host sets it between launches, `writer = \"device\"` where a node writes it",
+            ),
             Self::Program(ProgramError::ConstForScalar { .. }) => {
                 Some("declare a cell under [scalar] and name it: its value can then change without planning anew")
             }

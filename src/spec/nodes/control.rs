@@ -57,7 +57,7 @@ impl<'d> StepReader<'_, '_, 'd> {
     pub(super) fn repeat(&mut self, fields: &mut Fields<'d>) -> Option<Draft> {
         let entry = fields.take("while")?;
         let max = match entry.value {
-            DeValue::String(text) if self.cx.symbols.contains_key(text.as_ref()) => {
+            DeValue::String(text) if self.is_cell(text) => {
                 let text = self.cx.text(&entry, "a number, or the name of a scalar")?;
                 LoopBound::Scalar(self.cx.scalar(&text)?)
             }
@@ -68,6 +68,13 @@ impl<'d> StepReader<'_, '_, 'd> {
         let until = self.optional_cell(fields, "until", &mut parts);
         let body = fields.need(self.cx, "body").and_then(|body| self.inner(&body));
         Some(Draft::new(NodeOp::While { max, index: index?, until: until?, body: body? }, parts))
+    }
+
+    /// Whether a loop's bound is a scalar's name, declared or not; all else is dimension arithmetic.
+    fn is_cell(&self, text: &str) -> bool {
+        let is_name = !text.starts_with(|c: char| c.is_ascii_digit())
+            && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
+        self.cx.symbols.contains_key(text) || (is_name && !self.cx.dims.contains_key(text))
     }
 
     fn optional_cell(
