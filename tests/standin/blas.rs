@@ -265,8 +265,9 @@ exports! {
         if !fits(description, layouts) {
             return Err(cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE);
         }
-        // Algorithm 0 records one kernel, algorithm 1 a memset and a kernel behind it.
-        for number in 0..2.min(wanted) {
+        // Algorithm 0 records one kernel, algorithm 1 a memset and a kernel behind it, algorithm 2 every kind of node that a library
+        // may record.
+        for number in 0..3.min(wanted) {
             put(found.wrapping_add(number as usize), cublasLtMatmulHeuristicResult_t {
                 algo: cublasLtMatmulAlgo_t { data: [u64::from(number.unsigned_abs()); 8] },
                 workspaceSize: 64 * number.unsigned_abs() as usize,
@@ -275,7 +276,7 @@ exports! {
                 reserved: [0; 4],
             });
         }
-        put(count, 2.min(wanted));
+        put(count, 3.min(wanted));
         Ok(())
     }
 
@@ -324,9 +325,16 @@ exports! {
             max_shared: 0,
             product: Some(product),
         }));
-        let call = KernelCall { function, grid: [1, 1, 1], block: [128, 1, 1], shared: 1024, args: Vec::new() };
+        let number = get(algorithm).data[0];
+        let (grid, block, args) = ([1, 1, 1], [128, 1, 1], Vec::new());
+        let call = KernelCall { function, grid, block, shared: 1024, args, by_handle: number == 2 };
         let mut nodes = vec![NodeKind::Kernel(call)];
-        if get(algorithm).data[0] == 1 {
+        if number == 2 {
+            let (from, to) = (workspace as u64, workspace as u64 + 32);
+            let rows = graph::Rows { from, from_pitch: 32, to, to_pitch: 32, width: 32, height: 1 };
+            nodes.splice(0..0, [NodeKind::Copy(rows), NodeKind::Empty]);
+        }
+        if number > 0 {
             let clear = graph::Fill { to: workspace as u64, pitch: 0, value: 0, element: 1, width: 64, height: 1 };
             if workspace_bytes < 64 {
                 return Err(cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE);

@@ -87,6 +87,17 @@ exports! {
         Ok(())
     }
 
+    fn nvrtcGetPTXSize(world, handle: nvrtcProgram, size: *mut usize) {
+        put(size, program(world, handle)?.len());
+        Ok(())
+    }
+
+    fn nvrtcGetPTX(world, handle: nvrtcProgram, image: *mut c_char) {
+        let bytes = program(world, handle)?;
+        bytes.into_iter().enumerate().for_each(|(at, byte)| put(image.wrapping_add(at), byte.cast_signed()));
+        Ok(())
+    }
+
     #[release]
     fn nvrtcDestroyProgram(world, handle: *mut nvrtcProgram) {
         let program = crate::entry::get(handle);

@@ -35,6 +35,8 @@ pub(crate) struct KernelCall {
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
     pub(crate) args: Vec<u64>,
+    /// Whether the node tells of it as a kernel handle, as newer libraries launch theirs.
+    pub(crate) by_handle: bool,
 }
 
 /// Rows that are copied.
@@ -191,7 +193,7 @@ pub(crate) fn kernel_call(
         if size == 8 { get(value.cast::<u64>()) } else { u64::from(get(value.cast::<u32>())) }
     });
     let args = args.collect();
-    Ok(KernelCall { function: function as usize, grid: extents[0], block: extents[1], shared, args })
+    Ok(KernelCall { function: function as usize, grid: extents[0], block: extents[1], shared, args, by_handle: false })
 }
 
 fn graph_parts(world: &mut World, handle: CUgraph) -> Result<&Graph, CUresult> {
@@ -307,7 +309,10 @@ exports! {
             [params.gridDimX, params.gridDimY, params.gridDimZ],
             [params.blockDimX, params.blockDimY, params.blockDimZ],
         ];
-        let call = kernel_call(world, params.func, extents, params.sharedMemBytes, params.kernelParams)?;
+        let by_handle = params.func.is_null();
+        let function = if by_handle { params.kern.cast() } else { params.func };
+        let call = kernel_call(world, function, extents, params.sharedMemBytes, params.kernelParams)?;
+        let call = KernelCall { by_handle, ..call };
         added(world, place, graph, count, NodeKind::Kernel(call))
     }
 
@@ -462,8 +467,12 @@ exports! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         };
         let [[gx, gy, gz], [bx, by, bz]] = [call.grid, call.block];
+        let (func, kern) = match call.by_handle {
+            true => (ptr::null_mut(), call.function as CUkernel),
+            false => (call.function as CUfunction, ptr::null_mut()),
+        };
         put(params, CUDA_KERNEL_NODE_PARAMS {
-            func: call.function as CUfunction,
+            func,
             gridDimX: gx,
             gridDimY: gy,
             gridDimZ: gz,
@@ -473,7 +482,7 @@ exports! {
             sharedMemBytes: call.shared,
             kernelParams: ptr::null_mut(),
             extra: ptr::null_mut(),
-            kern: ptr::null_mut(),
+            kern,
             ctx: ptr::null_mut(),
         });
         Ok(())
@@ -542,8 +551,12 @@ exports! {
         Ok(())
     }
 
-    fn cuKernelGetName(world, _place: *mut *const c_char, _kernel: CUkernel) {
-        Err(world.violation("the name of a kernel handle, which the stand-in never gives out".to_owned()))
+    fn cuKernelGetName(world, place: *mut *const c_char, kernel: CUkernel) {
+        let Some(Object::Function(function)) = world.object(kernel as usize) else {
+            return Err(world.violation("the name of a kernel that is not alive".to_owned()));
+        };
+        put(place, function.name.as_ptr());
+        Ok(())
     }
 
     fn cuGraphInstantiateWithParams(world, place: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) {
