@@ -105,6 +105,19 @@ fn imports_go_downwards() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Protects: the check of plans proves order and memory by itself; an error of the planner's analysis would be shared otherwise.
+#[test]
+fn the_check_does_not_trust_the_analysis() {
+    let sources = sources();
+    let check: Vec<_> = sources.iter().filter(|source| source.path.starts_with("plan/check")).collect();
+    assert!(!check.is_empty(), "the check has moved");
+    for source in check {
+        let uses = source.code().filter(|(_, line)| named(line).contains(&"analysis"));
+        let wrong: Vec<_> = uses.filter(|(_, line)| line.trim() != "use crate::analysis::Varying;").collect();
+        assert!(wrong.is_empty(), "{}: {wrong:?}", source.path.display());
+    }
+}
+
 /// Protects: the order lists the modules that exist, so that a new one gets a place.
 #[test]
 fn the_order_is_complete() {

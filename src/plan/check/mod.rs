@@ -1,7 +1,9 @@
-//! The proof of a plan: everything that must hold is derived again from the program, without the planner's analysis.
+//! The proof of a plan: order and memory are derived again from the program, without the planner's analysis.
 //!
-//! Order is proven by reachability over the plan's edges; memory by who owned each byte before. Nothing here repairs a plan
-//! or knows how it was made.
+//! Order is proven by reachability over the plan's edges; memory by who owned each byte before. Launches, and the sizes of
+//! workspaces, must be what the declarations give, by the same functions as in planning. Which inputs repeated steps may read is
+//! asked of the analysis: that rule is about what users mean, since steps that read the same leave the bits of single launches.
+//! Nothing here repairs a plan or knows how it was made.
 
 mod memory;
 mod order;

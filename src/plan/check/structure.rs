@@ -6,7 +6,7 @@ use super::CheckError;
 use crate::analysis::Varying;
 use crate::codegen::{map_launch, reduce_schedule};
 use crate::entity::{NodeId, PhaseId, SecondaryMap, UnitId};
-use crate::ir::{LoopBound, NodeOp, Origin};
+use crate::ir::{LoopBound, NodeOp, Origin, Phase};
 use crate::plan::error::PlanNode;
 use crate::plan::launch::{check_driver, check_kernel, check_limits, kernel_launch};
 use crate::plan::options::{Graphs, Repeat};
@@ -50,31 +50,40 @@ struct Structure<'a, 'e> {
 }
 
 impl<'a> Structure<'a, '_> {
-    /// The steps of a plan of several read no input in the same places; a plan that loops has nothing but a loop of that length.
+    /// A plan that loops has nothing but a loop of that length; the steps of a plan of several read no input in the same places.
     fn repeat(&mut self) {
+        let repeat = self.plan.fusion.repeat;
+        match self.one_step() {
+            Some(nodes) if repeat.steps() > 1 => self.inputs(&nodes),
+            Some(_) => {}
+            None => self.errors.push(CheckError::WrongRepeat { expected: repeat.to_string() }),
+        }
+    }
+
+    /// The outer nodes of one of the steps that the plan makes; `None` where it does not make them as it says.
+    fn one_step(&self) -> Option<Vec<NodeId>> {
         let plan = self.plan;
-        let (repeat, program) = (plan.fusion.repeat, plan.program.program());
-        let step = &program.steps[plan.step];
-        let mut nodes = step.phases_in(plan.variant()).flat_map(|(_, phase)| &phase.nodes);
-        let is_wrong = match (repeat, nodes.next().map(|&node| &step.nodes[node].op)) {
-            (Repeat::Loop(steps), Some(NodeOp::While { max, index: None, until: None, .. })) => {
-                *max != LoopBound::Const(steps) || nodes.next().is_some() || plan.fusion.graphs != Graphs::Mega
-            }
-            (Repeat::Loop(_), _) => true,
-            _ => repeat.steps() == 0,
-        };
-        if is_wrong {
-            self.errors.push(CheckError::WrongRepeat { expected: repeat.to_string() });
-        }
-        if repeat.steps() < 2 {
-            return;
-        }
+        let step = &plan.program.program().steps[plan.step];
         let listed: Vec<NodeId> = step.phases_in(plan.variant()).flat_map(|(_, phase)| &phase.nodes).copied().collect();
-        let one_step = match (repeat, listed.first().map(|&node| &step.nodes[node].op)) {
-            (Repeat::Loop(_), Some(NodeOp::While { body, .. })) => body.as_slice(),
-            _ => listed.as_slice(),
+        let Repeat::Loop(steps) = plan.fusion.repeat else {
+            return (plan.fusion.repeat.steps() > 0).then_some(listed);
         };
-        let varying = Varying::of(program, step, one_step);
+        let [only] = listed[..] else { return None };
+        match &step.nodes[only].op {
+            NodeOp::While { max: LoopBound::Const(max), index: None, until: None, body }
+                if *max == steps && plan.fusion.graphs == Graphs::Mega =>
+            {
+                Some(body.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// No unit reads the same part of an input in all steps of these outer nodes.
+    fn inputs(&mut self, nodes: &[NodeId]) {
+        let (plan, program) = (self.plan, self.plan.program.program());
+        let step = &program.steps[plan.step];
+        let varying = Varying::of(program, step, nodes);
         for unit in plan.units.values().filter(|unit| step.nodes.is_valid(unit.node)) {
             if let Some(input) = varying.fixed_input(unit.node) {
                 let input = program.buffers[input].name.clone();
@@ -86,7 +95,7 @@ impl<'a> Structure<'a, '_> {
     fn graphs(&mut self) {
         let plan = self.plan;
         let step = &plan.program.program().steps[plan.step];
-        let listed = |iteration: u32, (phase, content): (PhaseId, &crate::ir::Phase)| {
+        let listed = |iteration: u32, (phase, content): (PhaseId, &Phase)| {
             content.nodes.iter().map(|&node| (phase, (node, iteration))).collect::<Vec<_>>()
         };
         let phases_of = |iteration| step.phases_in(plan.variant()).map(move |phase| listed(iteration, phase));
