@@ -198,7 +198,7 @@ fn steps_are_counted_however_they_are_launched() {
         (&["--steps", "12"][..], "plan mega: 12 launches in"),
         (&["--steps", "12", "--unroll", "4"], "plan mega unroll 4: 3 launches of 4 steps in"),
         (&["--steps", "12", "--loop", "6"], "plan mega loop 6: 2 launches of 6 steps in"),
-        (&["--loop", "12"], "plan mega loop 12: 1 launches of 12 steps in"),
+        (&["--loop", "12"], "plan mega loop 12: 1 launch of 12 steps in"),
     ] {
         let out = run(args);
         for text in [text, "total = 36.0", "t = 12"] {

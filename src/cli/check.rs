@@ -6,6 +6,7 @@ use stepgraph::ir::{Program, Role};
 use stepgraph::plan::{FusionPlan, Target};
 
 use super::args::CheckArgs;
+use super::counted;
 use super::failure::Failure;
 use super::lower::plans_of;
 use super::spec::Spec;
@@ -26,17 +27,20 @@ fn summary(program: &Program, out: &mut impl Write) -> Result<(), Failure> {
     for role in Role::ALL {
         let buffers: Vec<_> = program.buffers_of(role).map(|(_, buffer)| buffer.bytes()).collect();
         if !buffers.is_empty() {
-            writeln!(out, "  {:7} {:4} buffers, {} bytes", role.name(), buffers.len(), buffers.iter().sum::<u64>())?;
+            let (count, bytes) = (buffers.len() as u64, buffers.iter().sum::<u64>());
+            writeln!(out, "  {:7} {}, {bytes} bytes", role.name(), counted(count, "buffer", "buffers"))?;
         }
     }
-    writeln!(out, "  {:4} scalars, {} kernels", program.scalars.len(), program.kernels.len())?;
+    let (scalars, kernels) = (program.scalars.len() as u64, program.kernels.len() as u64);
+    writeln!(out, "  {}, {}", counted(scalars, "scalar", "scalars"), counted(kernels, "kernel", "kernels"))?;
     for step in program.steps.values() {
-        let (phases, nodes) = (step.phases.len(), step.nodes.len());
+        let phases = counted(step.phases.len() as u64, "phase", "phases");
+        let nodes = counted(step.nodes.len() as u64, "node", "nodes");
         let variants = match &step.variants[..] {
             [] => String::new(),
             variants => format!(", variants {}", variants.join(", ")),
         };
-        writeln!(out, "  step `{}`: {phases} phases, {nodes} nodes{variants}", step.name)?;
+        writeln!(out, "  step `{}`: {phases}, {nodes}{variants}", step.name)?;
     }
     Ok(())
 }

@@ -39,6 +39,11 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// `1 launch`, `2 launches`.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// Events go to standard error: nothing by default, what takes time with `-v`, everything with `-vv`.
 fn start_tracing(verbose: u8) {
     let level = match verbose {

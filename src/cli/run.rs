@@ -14,7 +14,7 @@ use super::args::{DeviceChoice, RunArgs};
 use super::failure::Failure;
 use super::progress::Progress;
 use super::spec::Spec;
-use super::{lower, tensors};
+use super::{counted, lower, tensors};
 
 /// Of buffers with more elements, only type and shape are shown.
 const SHOWN_ELEMENTS: usize = 8;
@@ -49,9 +49,10 @@ pub(super) fn run(args: &RunArgs, out: &mut impl Write) -> Result<(), Failure> {
     };
     writeln!(
         out,
-        "step `{}`{variant}, plan {}: {launches} launches{of} in {seconds:.3} s",
+        "step `{}`{variant}, plan {}: {}{of} in {seconds:.3} s",
         plan.step_name(),
-        plan.fusion().name
+        plan.fusion().name,
+        counted(launches, "launch", "launches")
     )?;
     let results = tensors::collect(&mut session, spec.program())?;
     let step = session.plans()[0].step();
