@@ -1,5 +1,6 @@
-//! The part of a spec that an error shows: a few lines around the guilty text, each cut to what a screen holds.
+//! What an error shows of a spec: a few lines around the guilty text, each cut to what a screen holds, and no name without an end.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ const WIDTH: usize = 120;
 const LEAD: usize = 40;
 /// Lines of guilty text that are shown.
 const LINES: usize = 5;
+/// Characters of a message that are shown: of a longer one the beginning, and the end, where remedies stand.
+const MESSAGE: usize = 1000;
 /// Stands for what is cut.
 const CUT: &str = "…";
 
@@ -94,6 +97,17 @@ impl Excerpt {
     }
 }
 
+/// A message that can be read whatever names the spec has.
+pub(super) fn readable(message: &str) -> Cow<'_, str> {
+    let place = |character: usize| message.char_indices().nth(character).map(|(byte, _)| byte);
+    if place(MESSAGE).is_none() {
+        return message.into();
+    }
+    let from_end = message.char_indices().rev().nth(MESSAGE / 2 - 1).map_or(0, |(byte, _)| byte);
+    let until = place(MESSAGE / 2).unwrap_or(message.len());
+    [&message[..until], CUT, &message[from_end..]].concat().into()
+}
+
 /// The bytes of a line that are shown: all of them where they are few, else those around `focus`.
 fn window(line: &str, focus: usize) -> Range<usize> {
     if line.chars().nth(WIDTH).is_none() {
@@ -129,7 +143,7 @@ impl SourceCode for Excerpt {
 
 #[cfg(test)]
 mod tests {
-    use super::{Excerpt, LEAD, LINES, Source, WIDTH};
+    use super::{Excerpt, LEAD, LINES, MESSAGE, Source, WIDTH, readable};
 
     fn excerpt(text: &str, span: std::ops::Range<usize>) -> Excerpt {
         Source { name: "spec".into(), text: text.into() }.excerpt(span)
@@ -168,6 +182,17 @@ mod tests {
         assert!(lines.iter().all(|line| line.chars().count() <= WIDTH + 2), "{lines:?}");
         assert_eq!(lines[1].find("GUILTY"), Some("…".len() + LEAD * "é".len()));
         assert!(lines[2].starts_with('é') && lines[2].ends_with('…'), "{}", lines[2]);
+    }
+
+    /// Protects: a name of a megabyte does not hide what is wrong with it, nor what to do.
+    #[test]
+    fn long_messages_are_cut_in_the_middle() {
+        assert_eq!(readable("there is no `é`"), "there is no `é`");
+        let long = format!("there is no `{}`: declare it", "é".repeat(1_000_000));
+        let shown = readable(&long);
+        assert_eq!(shown.chars().count(), MESSAGE + 1);
+        assert!(shown.starts_with("there is no `é") && shown.ends_with("é`: declare it"), "{shown}");
+        assert_eq!(readable(&"ü".repeat(MESSAGE)).chars().count(), MESSAGE);
     }
 
     /// Protects: guilty text of a megabyte, on one line or on many, is shown from its beginning.

@@ -11,7 +11,7 @@ use stepgraph::plan::PlanError;
 use stepgraph::runtime::RuntimeError;
 use stepgraph::spec::{SpecError, SpecErrors};
 
-use super::excerpt::{Excerpt, Source};
+use super::excerpt::{Excerpt, Source, readable};
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Located {
 
 impl fmt::Display for Located {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&readable(&self.message))
     }
 }
 
