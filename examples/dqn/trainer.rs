@@ -284,14 +284,7 @@ impl Trainer {
         mut watch: impl FnMut(Progress, &[Validated]),
     ) -> Result<Ending> {
         let updates = self.setup.updates;
-        let first = match self.at {
-            Some((at, done)) if self.resumed && at == index => done,
-            _ => {
-                self.begin(index, fold)?;
-                0
-            }
-        };
-        self.resumed = false;
+        let first = self.first_step(index, fold)?;
         let mut losses = Losses::default();
         let mut ending = Ending::Complete;
         for done in first..updates {
@@ -300,13 +293,8 @@ impl Trainer {
                 ending = Ending::Interrupted;
                 break;
             }
-            let epsilon = self.setup.epsilon.at(done, updates);
-            self.session.set(self.system.dqn.scalars.lr, self.setup.rate.at(done, updates))?;
-            self.session.set(self.system.actor.epsilon, epsilon)?;
-            if done % self.setup.updates_per_bar == 0 {
-                self.play()?;
-            }
-            self.update()?;
+            let epsilon = self.step(done)?;
+            self.at = Some((index, done + 1));
             let (session, reported) = (&mut self.session, self.system.reported);
             let mut tell = |report: Option<Progress>| {
                 report.into_iter().for_each(|report| watch(report, self.validation.results()));
@@ -317,7 +305,6 @@ impl Trainer {
                 losses.ask(session, done + 1, epsilon)?;
             }
             tell(losses.arrived(session, reported)?);
-            self.at = Some((index, done + 1));
             if let Some(epoch) = self.ended_epoch(done + 1) {
                 self.end_epoch(epoch, fold)?;
             }
@@ -325,6 +312,28 @@ impl Trainer {
         let report = losses.wait(&mut self.session, self.system.reported)?;
         report.into_iter().for_each(|report| watch(report, self.validation.results()));
         Ok(ending)
+    }
+
+    /// Where training of a fold starts: behind the steps of the checkpoint that was resumed, or at the fold's beginning.
+    fn first_step(&mut self, index: usize, fold: &Fold) -> Result<usize> {
+        let resumed = std::mem::take(&mut self.resumed);
+        match self.at {
+            Some((at, done)) if resumed && at == index => Ok(done),
+            _ => self.begin(index, fold).map(|()| 0),
+        }
+    }
+
+    /// Launches a fold's step, and before it the play that is due; gives the probability of a random action.
+    fn step(&mut self, done: usize) -> Result<f32, RuntimeError> {
+        let (setup, updates) = (&self.setup, self.setup.updates);
+        let epsilon = setup.epsilon.at(done, updates);
+        self.session.set(self.system.dqn.scalars.lr, setup.rate.at(done, updates))?;
+        self.session.set(self.system.actor.epsilon, epsilon)?;
+        if done.is_multiple_of(setup.updates_per_bar) {
+            self.play()?;
+        }
+        self.update()?;
+        Ok(epsilon)
     }
 
     /// The epoch, from 1, that ends with this many steps, if one does. Epochs are as equal as whole steps allow.
