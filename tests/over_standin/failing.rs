@@ -2,7 +2,7 @@
 
 use stepgraph::Builder;
 use stepgraph::ir::{DType, Init};
-use stepgraph::plan::{FusionPlan, Target, Tuning};
+use stepgraph::plan::{FusionPlan, Repeat, Target, Tuning};
 use stepgraph::runtime::{Device, OnFailure, RuntimeError, Session, SessionBuilder};
 
 use crate::{ALL, Outcome, child, is_child, say, text};
@@ -86,6 +86,45 @@ fn a_refused_graph_falls_back_only_where_asked() {
     assert!(said(&run("failing::refusal", &lost), "error: ").contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
     let again = [("STANDIN_FAIL", "cuGraphInstantiateWithParams:1:1"), ("STANDIN_STICKY", "1"), ("FALL_BACK", "1")];
     assert!(said(&run("failing::refusal", &again), "error: ").contains("CUDA_ERROR_INVALID_VALUE"));
+}
+
+/// Two phases that hand a value on, twice in a launch.
+#[test]
+#[ignore = "runs over the stand-in"]
+fn repeated_refusal() {
+    let Some(repeat) = std::env::var_os("REPEAT").filter(|_| is_child()) else { return };
+    let repeat = if repeat == "unroll" { Repeat::Unroll(2) } else { Repeat::Loop(2) };
+    let mut p = Builder::new("repeated");
+    let [a, b, c] = ["a", "b", "c"].map(|name| p.state::<f32>(name, [4], Init::Zeros));
+    p.step("run", |s| {
+        s.phase("first", |f| f.copy("far", b, c));
+        s.phase("second", |f| f.copy("near", a, b));
+    });
+    let (program, fusion) = (p.build().expect("valid"), FusionPlan::mega().repeated(repeat));
+    let plan = program.plan("run", &fusion, &Target::default(), &Tuning::default()).expect("it plans");
+    match Session::builder().on_failure(OnFailure::Phases).open(CUDA, [plan]) {
+        Ok(mut session) => {
+            session.load(a, &[1.0; 4]).expect("it loads");
+            session.launch("run").and_then(|ticket| ticket.wait(&mut session).map(drop)).expect("it runs");
+            assert_eq!(session.read(c).expect("it reads"), [1.0; 4], "the value takes two steps");
+            say(&format!("report: {}", session.report().to_string().replace('\n', "; ")));
+        }
+        Err(error) => say(&format!("error: {}", text(&error))),
+    }
+}
+
+/// Protects: an unrolled plan falls back to the graphs of its phases, as many steps of them; a looped one has nothing to fall back to,
+/// and the driver's reason is told.
+#[test]
+fn an_unrolled_plan_falls_back_and_a_looped_one_does_not() {
+    let refused = |repeat| {
+        let refuse = ("STANDIN_FAIL", "cuGraphInstantiateWithParams:1:1");
+        run("failing::repeated_refusal", &[refuse, ("REPEAT", repeat)])
+    };
+    let unrolled = refused("unroll");
+    let report = said(&unrolled, "report: ");
+    assert!(report.contains("runs plan mega unroll 2 by phase in place of mega unroll 2"), "{report}");
+    assert!(said(&refused("loop"), "error: ").contains("cuGraphInstantiateWithParams"));
 }
 
 #[test]
