@@ -36,9 +36,9 @@ pub(crate) struct Args {
     /// How each step becomes launches: debug, phases, mega or fast.
     #[arg(long, default_value = "mega", value_parser = FusionPlan::NAMES)]
     plan: String,
-    /// How large the network is.
-    #[arg(long, value_enum, default_value_t = Size::Device)]
-    size: Size,
+    /// How large the network is; by default `device` on a GPU, `host` otherwise.
+    #[arg(long, value_enum)]
+    size: Option<Size>,
     /// Training steps of an epoch.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     steps: u32,
@@ -102,7 +102,8 @@ struct Contender {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let device: Device = args.device.parse()?;
     let fusion = FusionPlan::named(&args.plan).context("no such plan")?;
-    let mut setup = Setup::new(args.size, World::Real, "ddqn");
+    let size = args.size.unwrap_or(if device == Device::Host { Size::Host } else { Size::Device });
+    let mut setup = Setup::new(size, World::Real, "ddqn");
     setup.folds = super::folds::FoldSpec { train: 756, most: Some(1), ..setup.folds };
     let prices = synthetic::prices(DAYS, STOCKS, synthetic::Reversion::default(), 1);
     let folds = walk_forward(prices.days(), &setup.folds)?;
