@@ -183,6 +183,10 @@ fn places_that_come_back_are_refused() {
         f.fill("clear", p.rows, 0);
     }));
     assert!(reads_the_same(|f, p| {
+        pick(f, p, first_row(p));
+        f.fill("part", p.rows.rows(0..1), 1);
+    }));
+    assert!(reads_the_same(|f, p| {
         tick(f, p);
         f.set("odd", p.other, p.t % 2u32);
         f.when("sometimes", p.other, |b| {
@@ -239,6 +243,33 @@ fn places_that_move_in_bodies_are_taken() {
             b.map_to("move", p.rows, p.rows + p.t);
         });
         tick(f, p);
+    }));
+}
+
+/// Protects: what moves is followed through each kind of node: reductions, scattered stores to places that move, copies.
+#[test]
+fn places_are_followed_through_nodes() {
+    assert!(!reads_the_same(|f, p| {
+        count(f, p);
+        f.sum("total", &[0], p.rows.val()).to_scalar(p.other);
+        pick(f, p, p.other % 4u32);
+    }));
+    assert!(!reads_the_same(|f, p| {
+        tick(f, p);
+        f.fill("clear", p.rows, 0);
+        let place = [(p.t % 2u32).into()];
+        f.map_node("mark").over([1]).scatter(p.rows, place, ScatterRule::Unique, 1u32).done();
+        pick(f, p, first_row(p));
+    }));
+    let copied = |f: &mut Body<'_>, p: &Parts| {
+        let seen = f.temp("seen", [2]);
+        f.copy("see", p.rows, seen);
+        pick(f, p, seen.at([0u32.into()]));
+    };
+    assert!(reads_the_same(copied));
+    assert!(!reads_the_same(|f, p| {
+        count(f, p);
+        copied(f, p);
     }));
 }
 
