@@ -32,10 +32,10 @@ impl Varying {
         let mut left: Cells = walk.written(nodes).into_iter().filter(is_kept).collect();
         loop {
             walk.made.clear();
-            let mut now = left.clone();
+            let mut now = Now { cells: left.clone(), log: Vec::new() };
             walk.body(nodes, &mut now, Writes::Replace);
             let before = left.len();
-            left.retain(|cell| now.contains(cell) && walk.made.contains(cell));
+            left.retain(|&cell| now.contains(cell) && walk.made.contains(&cell));
             if left.len() == before {
                 return Self { fixed: walk.fixed };
             }
@@ -66,6 +66,42 @@ impl Cell {
 
 type Cells = FxHashSet<Cell>;
 
+/// What varies, with the changes that led to it: a body costs what it changes, not what there is.
+struct Now {
+    cells: Cells,
+    /// Each change, with whether the cell varied before it.
+    log: Vec<(Cell, bool)>,
+}
+
+impl Now {
+    fn contains(&self, cell: Cell) -> bool {
+        self.cells.contains(&cell)
+    }
+
+    fn set(&mut self, cell: Cell, varies: bool) {
+        let is_new = if varies { self.cells.insert(cell) } else { self.cells.remove(&cell) };
+        if is_new {
+            self.log.push((cell, !varies));
+        }
+    }
+
+    /// Takes back the changes since the log had this length; gives the cells that end otherwise for them, and how.
+    fn take_back(&mut self, length: usize) -> FxHashMap<Cell, bool> {
+        let cells = self.log[length..].iter().map(|&(cell, _)| (cell, self.contains(cell)));
+        let mut changed: FxHashMap<Cell, bool> = cells.collect();
+        while self.log.len() > length {
+            let Some((cell, varied)) = self.log.pop() else { break };
+            if varied {
+                self.cells.insert(cell)
+            } else {
+                self.cells.remove(&cell)
+            };
+        }
+        changed.retain(|&cell, varies| self.contains(cell) != *varies);
+        changed
+    }
+}
+
 /// What becomes of a cell that varied when all of it is written with what does not vary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writes {
@@ -87,11 +123,11 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Validation bounds how deep bodies nest.
-    fn body(&mut self, nodes: &[NodeId], now: &mut Cells, writes: Writes) {
+    fn body(&mut self, nodes: &[NodeId], now: &mut Now, writes: Writes) {
         nodes.iter().for_each(|&node| self.node(node, now, writes));
     }
 
-    fn node(&mut self, node: NodeId, now: &mut Cells, writes: Writes) {
+    fn node(&mut self, node: NodeId, now: &mut Now, writes: Writes) {
         let step = self.step;
         let fixed = match &step.nodes[node].op {
             NodeOp::If { condition, then_body, else_body } => {
@@ -132,10 +168,10 @@ impl Walk<'_> {
     }
 
     /// A node that reads all of its views: whatever varies in them may be in whatever it writes.
-    fn whole(&mut self, node: NodeId, now: &mut Cells, writes: Writes) -> Option<BufferId> {
+    fn whole(&mut self, node: NodeId, now: &mut Now, writes: Writes) -> Option<BufferId> {
         let accesses = node_accesses(self.program, self.step, node);
         let mut reads = accesses.iter().filter(|access| access.mode.reads()).map(|access| Cell::of(access.resource));
-        let varies = reads.any(|cell| now.contains(&cell));
+        let varies = reads.any(|cell| now.contains(cell));
         for access in accesses.iter().filter(|access| access.mode.writes()) {
             self.write(*access, varies, now, writes);
         }
@@ -150,7 +186,7 @@ impl Walk<'_> {
         expr: &Expr,
         stores: &[Store],
         varies: &SecondaryMap<ValueId, bool>,
-        now: &mut Cells,
+        now: &mut Now,
         writes: Writes,
     ) {
         for (store, &root) in stores.iter().zip(expr.roots()) {
@@ -165,13 +201,13 @@ impl Walk<'_> {
         }
     }
 
-    fn write(&mut self, access: Access, varies: bool, now: &mut Cells, writes: Writes) {
+    fn write(&mut self, access: Access, varies: bool, now: &mut Now, writes: Writes) {
         let cell = Cell::of(access.resource);
         if varies {
-            now.insert(cell);
+            now.set(cell, true);
             self.made.insert(cell);
         } else if writes == Writes::Replace && self.is_all(&access) {
-            now.remove(&cell);
+            now.set(cell, false);
         }
     }
 
@@ -185,16 +221,20 @@ impl Walk<'_> {
     }
 
     /// One of these bodies runs.
-    fn branches(&mut self, selector: ScalarId, bodies: &[&[NodeId]], now: &mut Cells, writes: Writes) {
-        let is_decided = now.contains(&Cell::Scalar(selector));
-        let before = now.clone();
-        if writes == Writes::Replace {
-            now.clear();
-        }
+    fn branches(&mut self, selector: ScalarId, bodies: &[&[NodeId]], now: &mut Now, writes: Writes) {
+        let is_decided = now.contains(Cell::Scalar(selector));
+        let (length, mut ends) = (now.log.len(), FxHashMap::<Cell, usize>::default());
         for body in bodies {
-            let mut inside = before.clone();
-            self.body(body, &mut inside, writes);
-            now.extend(inside);
+            self.body(body, now, writes);
+            for (cell, varies) in now.take_back(length) {
+                // A cell that did not vary does where it may; one that did does not where no body leaves it so.
+                *ends.entry(cell).or_default() += if varies { bodies.len() } else { 1 };
+            }
+        }
+        for (cell, count) in ends {
+            if count >= bodies.len() {
+                now.set(cell, !now.contains(cell));
+            }
         }
         if is_decided {
             bodies.iter().for_each(|body| self.decided(body, now));
@@ -206,24 +246,29 @@ impl Walk<'_> {
         node: NodeId,
         (max, index, until): (LoopBound, Option<ScalarId>, Option<ScalarId>),
         body: &[NodeId],
-        now: &mut Cells,
+        now: &mut Now,
         writes: Writes,
     ) {
-        let is_long = matches!(max, LoopBound::Scalar(max) if now.contains(&Cell::Scalar(max)));
-        let is_set = |now: &Cells| until.is_some_and(|until| now.contains(&Cell::Scalar(until)));
+        let is_long = matches!(max, LoopBound::Scalar(max) if now.contains(Cell::Scalar(max)));
+        let is_set = |now: &Now| until.is_some_and(|until| now.contains(Cell::Scalar(until)));
         if writes == Writes::Add {
             // Who asked for this comes back until nothing is added.
             self.body(body, now, writes);
         } else {
-            now.retain(|&cell| !index.iter().chain(&until).any(|&own| cell == Cell::Scalar(own)));
-            let mut inside = now.clone();
+            index.iter().chain(&until).for_each(|&own| now.set(Cell::Scalar(own), false));
+            let length = now.log.len();
             while {
-                let before = inside.len();
-                self.body(body, &mut inside, Writes::Add);
-                inside.len() > before
+                let before = now.cells.len();
+                self.body(body, now, Writes::Add);
+                now.cells.len() > before
             } {}
-            self.body(body, &mut inside, writes);
-            now.extend(inside);
+            self.body(body, now, writes);
+            // It may not run: what varied before does.
+            for (cell, varies) in now.take_back(length) {
+                if varies {
+                    now.set(cell, true);
+                }
+            }
         }
         if is_long || is_set(now) {
             self.decided(&[node], now);
@@ -231,10 +276,10 @@ impl Walk<'_> {
     }
 
     /// Something that varies decides whether, or how often, these nodes run.
-    fn decided(&mut self, nodes: &[NodeId], now: &mut Cells) {
+    fn decided(&mut self, nodes: &[NodeId], now: &mut Now) {
         let written = self.written(nodes);
         self.made.extend(&written);
-        now.extend(written);
+        written.into_iter().for_each(|cell| now.set(cell, true));
     }
 
     /// What nodes and those of their bodies write.
@@ -258,12 +303,12 @@ impl Walk<'_> {
 }
 
 /// Which values of an expression vary; `acc` says whether the combined value does.
-fn values(expr: &Expr, acc: bool, now: &Cells) -> SecondaryMap<ValueId, bool> {
+fn values(expr: &Expr, acc: bool, now: &Now) -> SecondaryMap<ValueId, bool> {
     let mut varies: SecondaryMap<ValueId, bool> = SecondaryMap::with_capacity(expr.ops().len());
     for (value, op) in expr.ops().iter() {
         let mut own = match op {
-            ExprOp::Scalar(scalar) => now.contains(&Cell::Scalar(*scalar)),
-            ExprOp::Load { view, .. } => now.contains(&Cell::Buffer(view.buffer)),
+            ExprOp::Scalar(scalar) => now.contains(Cell::Scalar(*scalar)),
+            ExprOp::Load { view, .. } => now.contains(Cell::Buffer(view.buffer)),
             ExprOp::Acc => acc,
             _ => false,
         };
