@@ -12,8 +12,8 @@ use stepgraph::ir::{
 use stepgraph::kernel::HostFns;
 use stepgraph::pass::PassError;
 use stepgraph::plan::{
-    Cause, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, Placement, PlanError, Region, Repeat, StepPlan, Target, Tuning,
-    Work, plan,
+    Cause, CheckError, Counts, Fuse, FusionPlan, GemmImpl, GemmKey, Placement, PlanError, Region, Repeat, StepPlan,
+    Target, Tuning, Work, plan,
 };
 use stepgraph::spec::{self, SpecOptions};
 use stepgraph::valid::{ValidProgram, validate};
@@ -186,6 +186,22 @@ fn with_scalars(fill: impl FnOnce(&mut Builder, Scalar<u32>)) -> ValidProgram {
     let flag = p.device_scalar("flag", 1u32);
     fill(&mut p, flag);
     p.build().expect("valid")
+}
+
+/// Protects: a hand-made plan with a conditional in its own body is refused, and does not keep the check busy for ever.
+#[test]
+fn a_unit_in_its_own_body_is_refused() {
+    let program = with_scalars(|p, flag| {
+        let out = p.output::<f32>("out", [4]);
+        p.step("run", |s| s.phase("only", |f| f.when("branch", flag, |f| f.fill("zero", out, 0.0))));
+    });
+    let mut parts = mega(&program).into_parts();
+    let branch = parts.graphs[0].body.units[0];
+    let Work::If { then_body, .. } = &mut parts.units[branch].work else { panic!("a branch") };
+    then_body.units = vec![branch];
+    let errors = StepPlan::from_parts(parts).expect_err("it is in itself");
+    let is_told = |error: &CheckError| matches!(error, CheckError::MisplacedUnit { reason: "is listed twice", .. });
+    assert!(errors.iter().any(is_told), "{errors:?}");
 }
 
 /// Protects: conditional nodes are planned only for drivers that know them.

@@ -109,9 +109,12 @@ impl<'a> Structure<'a, '_> {
             self.body(&graph.body, None, &nodes);
         }
         let mut at = 0;
-        while at < self.bodies.list.len() {
-            for &unit in &self.bodies.list[at].body.units {
-                self.inner(unit);
+        while let Some(body) = self.bodies.list.get(at).map(|view| view.body) {
+            for (place, &unit) in (0u32..).zip(&body.units) {
+                // Where it is listed again, its own bodies included, it is not followed again: that would not end.
+                if self.bodies.place[unit] == Some((at, place)) {
+                    self.inner(unit);
+                }
             }
             at += 1;
         }
@@ -148,7 +151,7 @@ impl<'a> Structure<'a, '_> {
                 }
                 (named != found.name).then_some("does not have its node's name")
             };
-            self.bodies.place[unit] = Some((index, place));
+            self.bodies.place[unit].get_or_insert((index, place));
             if let Some(reason) = reason {
                 self.errors.push(CheckError::MisplacedUnit { unit: found.name.clone(), reason });
             }
