@@ -113,6 +113,21 @@ fn planning_errors_underline_the_node() {
     }
 }
 
+/// Protects: where the message alone does not say what to do, a line of help does.
+#[test]
+fn errors_come_with_a_remedy() {
+    let folder = folder(&[]);
+    let no_writer = SPEC.replace(r#"{ type = "u32", writer = "device" }"#, r#"{ type = "u32" }"#);
+    std::fs::write(folder.path().join("no_writer.toml"), no_writer).expect("written");
+    let done = stepgraph(folder.path(), &["check", "no_writer.toml"]);
+    assert!(done.code == 1 && done.err.contains("help: `writer = \"host\"`"), "{}", done.err);
+
+    let variants = SPEC.replace("[add.main]", "[add]\nvariants = [\"a\", \"b\"]\n[add.main]");
+    std::fs::write(folder.path().join("variants.toml"), variants).expect("written");
+    let done = stepgraph(folder.path(), &["run", "variants.toml", "--step", "add", "--device", "host"]);
+    assert!(done.code == 2 && done.err.contains("help: --variant NAME"), "{}", done.err);
+}
+
 /// Protects: an error in a line of a megabyte shows the guilty part of it and says which column that is; nobody has to scroll.
 #[test]
 fn long_lines_are_shown_in_part() {
