@@ -292,9 +292,11 @@ fn odd_programs_are_told() {
     assert!(done.err.contains("keep the name"), "{}", done.err);
     assert!(!folder.path().join("odd.safetensors").exists());
     std::fs::write(folder.path().join("none.toml"), "program = \"none\"\n").expect("written");
-    let done = stepgraph(folder.path(), &["run", "none.toml", "--device", "host"]);
-    assert_eq!(done.code, 1);
-    assert!(done.err.contains("has no steps"), "{}", done.err);
+    for command in [&["run", "none.toml", "--device", "host"][..], &["lower", "none.toml"]] {
+        let done = stepgraph(folder.path(), command);
+        assert_eq!(done.code, 1);
+        assert!(done.err.contains("has no steps"), "{}", done.err);
+    }
 }
 
 /// Protects: exit code 2 for whatever the command line gets wrong, 1 for files that are no specs.
