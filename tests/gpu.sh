@@ -78,7 +78,7 @@ for part in $parts; do
             fi
             ;;
         runtime)
-            few="lanes:: epochs:: backtest:: checkpoint:: repeat:: finite:: lifetime::sessions control::stop"
+            few="lanes:: epochs:: backtest:: checkpoint:: repeat:: finite:: side_by_side:: lifetime::sessions control::stop"
             run runtime bin/gpu --test-threads=1 --show-output $few
             ;;
         overhead) run overhead bin/dqn overhead ;;

@@ -174,9 +174,10 @@ impl Contender {
             }
             flying.push_back(self.trainer.update()?);
             self.clock.note()?;
-            if flying.len() > AHEAD {
-                let first = flying.pop_front();
-                first.map_or(Ok(()), |ticket| ticket.wait(&mut self.trainer.session).map(drop))?;
+            if flying.len() > AHEAD
+                && let Some(first) = flying.pop_front()
+            {
+                first.wait(&mut self.trainer.session)?;
             }
             if self.way == Way::BesideAlways && self.collect()? {
                 self.validate(fold)?;

@@ -1,8 +1,9 @@
-//! Facts about order: which nodes must follow which, which edges other edges imply, what certainly precedes what; and what
-//! differs from step to step.
+//! Facts about order: which nodes must follow which, which edges other edges imply, what certainly precedes what. And what differs
+//! from step to step where a step is repeated.
 //!
-//! Works on vertex numbers and memory accesses alone: it knows no plan, decides nothing and changes nothing. Everything here
-//! stays near-linear for steps of a hundred thousand nodes, and gives the same answer every time.
+//! Order is found from vertex numbers and memory accesses alone, `series` reads expressions too. Nothing here knows a plan, decides
+//! anything or changes anything, and every answer is the same every time. Order stays near-linear for steps of a hundred thousand
+//! nodes; series take a round over the step for each cell of the longest chain that steps hand on, usually two or three.
 
 mod boxes;
 mod chains;

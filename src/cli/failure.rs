@@ -39,6 +39,11 @@ impl Failure {
         Self { code, reports: vec![Report::msg(message.to_string())] }
     }
 
+    /// What has no steps cannot be planned.
+    pub(super) fn no_steps() -> Self {
+        Self::program("the program has no steps: declare one, as [STEP.PHASE]")
+    }
+
     /// A step of this spec cannot be planned as the command line asks.
     pub(super) fn of_plan(error: &PlanError, source: &Source) -> Self {
         let asked_wrongly = matches!(

@@ -6,14 +6,13 @@ use stepgraph::plan::{FusionPlan, Repeat, StepPlan, Target};
 
 use super::args::{Format, LowerArgs, PlanArgs};
 use super::failure::Failure;
-use super::run::no_steps;
 use super::spec::Spec;
 
 /// Prints plans.
 pub(super) fn run(args: &LowerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let spec = Spec::read(&args.spec)?;
     if spec.program().steps.is_empty() {
-        return Err(no_steps());
+        return Err(Failure::no_steps());
     }
     let fusion = repeated(&args.plan)?;
     let (step, variant) = (args.plan.step.as_deref(), args.plan.variant.as_deref());

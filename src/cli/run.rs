@@ -84,18 +84,13 @@ fn plan_of(args: &RunArgs, spec: &Spec, device: Device) -> Result<StepPlan, Fail
     spec.plan(step, args.plan.variant.as_deref(), &fusion, &target(device))
 }
 
-/// What has no steps cannot be planned.
-pub(super) fn no_steps() -> Failure {
-    Failure::program("the program has no steps: declare one, as [STEP.PHASE]")
-}
-
 /// The step that is asked for, or the only one.
 pub(super) fn step_of<'a>(program: &'a Program, asked: Option<&'a str>) -> Result<&'a str, Failure> {
     let names: Vec<_> = program.steps.values().map(|step| step.name.as_str()).collect();
     match (asked, &names[..]) {
         (Some(step), _) => Ok(step),
         (None, [only]) => Ok(only),
-        (None, []) => Err(no_steps()),
+        (None, []) => Err(Failure::no_steps()),
         (None, _) => {
             Err(Failure::usage(format_args!("the program has the steps {}: name one with --step", names.join(", "))))
         }

@@ -60,7 +60,7 @@ impl<'a> Generator<'a> {
     ///
     /// A map has one; a reduction one, or two where it is chunked. A copy or fill has one unless a memcpy or memset node can
     /// do it ([`copy_boxes`](super::copy_boxes), [`fill_box`](super::fill_box)); inside of conditionals it always has one,
-    /// since what drivers promise about memory nodes there is little. A conditional has the setter that runs before it; a
+    /// so that bodies hold kernels and conditionals alone. A conditional has the setter that runs before it; a
     /// loop has a second one, which ends its body.
     pub fn kernels(&self, node: NodeId) -> Vec<GeneratedKernel> {
         let name = self.names[node.index()].as_str();

@@ -31,6 +31,7 @@ mod products;
 mod random;
 mod repeat;
 mod replay;
+mod side_by_side;
 mod soak;
 mod support;
 mod trading;

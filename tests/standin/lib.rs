@@ -20,6 +20,7 @@ mod entry;
 mod blas;
 mod compiler;
 mod driver;
+mod exec;
 mod graph;
 mod objects;
 mod run;

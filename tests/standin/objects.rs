@@ -7,7 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 
 use crate::blas::Product;
-use crate::graph::{NodeKind, Snapshot};
+use crate::exec::Snapshot;
+use crate::graph::NodeKind;
 
 /// A handle's number; handed out as a pointer that nobody dereferences.
 pub(crate) type Handle = usize;

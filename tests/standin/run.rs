@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 
 use crate::entry::{get, put};
-use crate::graph::{Fill, KernelCall, NodeKind, Rows, Snapshot};
+use crate::exec::Snapshot;
+use crate::graph::{Fill, KernelCall, NodeKind, Rows};
 use crate::objects::{Handle, Object, Work, World};
 
 impl World {
